@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from deploy.alerting.rules import SYSTEM
 from grafana.panels import DATASOURCE, JSON, data_link, lay_out
+from grafana.variables import datasource_variable, of_chosen_system, system_variables
 
 TAG = "ab-monitor"
 EXPERIMENTS, EXPERIMENT, PIPELINE = "abmonitor-experiments", "abmonitor-experiment", "abmonitor-pipeline"
 """Unique ids of the boards, which are part of their addresses; bookmarks and alerts contain them."""
 
-_QUERY_PARAMETERS = "${datasource:queryparam}&${__url_time_range}"
+_QUERY_PARAMETERS = "&".join([*(f"${{{name}:queryparam}}" for name in ("datasource", *SYSTEM)), "${__url_time_range}"])
 PIPELINE_LINK = data_link("Pipeline", f"/d/{PIPELINE}?{_QUERY_PARAMETERS}")
 EXPERIMENT_LINK = data_link(
     "Compare its variants", f"/d/{EXPERIMENT}?var-experiment=${{__value.raw:percentencode}}&{_QUERY_PARAMETERS}"
@@ -55,6 +57,7 @@ def milestone_annotations(selector: str) -> list[JSON]:
 
 
 def _annotation(name: str, expr: str, color: str, title: str) -> JSON:
+    expr = of_chosen_system(expr)
     return {
         "name": name,
         "datasource": DATASOURCE,
@@ -80,7 +83,14 @@ def build_board(
     annotations: Sequence[JSON],
     time_from: str = "now-1h",
 ) -> JSON:
-    """Return a board whose time range begins at `time_from`, with a menu of links to all boards."""
+    """Return a board whose time range begins at `time_from`, with a menu of links to all boards.
+
+    Its first variables choose the data source and the system; `choices` are further ones. Queries are written as if
+    there was one system.
+    """
+    panels = lay_out(sections)
+    for target in [target for panel in panels for target in panel.get("targets", [])]:
+        target["expr"] = of_chosen_system(target["expr"])
     menu = {
         "type": "dashboards",
         "title": "AB Monitor",
@@ -109,6 +119,6 @@ def build_board(
         "timepicker": {},
         "timezone": "browser",
         "weekStart": "",
-        "templating": {"list": list(choices)},
-        "panels": lay_out(sections),
+        "templating": {"list": [datasource_variable(), *system_variables(), *choices]},
+        "panels": panels,
     }

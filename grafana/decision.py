@@ -95,6 +95,7 @@ def verdict_history_panel() -> JSON:
             " it changes to “Invalid”, see “Evidence against the intended split” and “Crossovers”, and look for"
             " rejected or lost events on the pipeline board.",
             [query_target(verdict_rank_query("variant", _EXPERIMENT), "{{variant}}")],
+            empty="no events yet",
             size=(12, 6),
             overrides=(),
         )
@@ -117,6 +118,7 @@ def reasons_panel() -> JSON:
                 f"max by (variant, reason) (abmonitor_verdict_reason{{{_EXPERIMENT}}})", "{{variant}}: {{reason}}"
             )
         ],
+        empty="no events yet",
         size=(12, 6),
         overrides=(),
     )
@@ -136,7 +138,7 @@ def days_to_resolve_panel() -> JSON:
         decimals=0,
         size=(8, 4),
         overrides=(_BLUE,),
-        empty="–",
+        empty="not yet, or never at this rate",
     )
 
 
@@ -187,6 +189,7 @@ def effect_panel(estimand: str, title: str, description: str) -> JSON:
         ],
         unit="short",
         decimals=3,
+        empty="not yet: needs 20 students per variant (that decides: whose windows are over)",
         size=(12, 9),
         overrides=(_BLUE, dash_override("lower", in_legend=False), dash_override("upper", in_legend=False)),
     )
@@ -235,6 +238,7 @@ def guardrails_panel() -> JSON:
         ],
         unit="percentunit",
         decimals=0,
+        empty="not yet: needs 50 students per variant whose windows are over",
         size=(12, 8),
         thresholds=threshold_steps(GREEN, (1, RED)),
         overrides=(dash_override("least", in_legend=False),),
@@ -251,6 +255,7 @@ def sample_ratio_history_panel() -> JSON:
         [query_target(f"max(abmonitor_sample_ratio_log_e{{{_EXPERIMENT}}})", "evidence (log e-value)")],
         unit="short",
         decimals=1,
+        empty="no students yet",
         size=(12, 8),
         thresholds=threshold_steps(GREEN, (SAMPLE_RATIO_LOG_E_LIMIT, RED)),
     )

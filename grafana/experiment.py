@@ -8,8 +8,10 @@ The control has separate queries, so that panels can draw the control in grey un
 
 from __future__ import annotations
 
+from deploy.alerting.product import FAST, READABLE_COUNT, SLOW
 from grafana import boards, decision, pipeline, traffic, variables
 from grafana.panels import (
+    CONTROL_GREY,
     GREEN,
     JSON,
     RED,
@@ -20,6 +22,7 @@ from grafana.panels import (
     dash_override,
     query_target,
     stat_panel,
+    text_override,
     threshold_steps,
     time_series_panel,
 )
@@ -100,6 +103,7 @@ def range_mean_panel() -> JSON:
         variant_targets(f"max by (variant) ({added_sum} / ({added_count} > 0))", instant=True),
         unit="short",
         decimals=3,
+        empty="no new ratings",
         size=(5, 4),
         overrides=variant_colors(),
     )
@@ -157,6 +161,38 @@ def alert_count_panel() -> JSON:
     )
 
 
+def alert_history_panel() -> JSON:
+    """Return the panel with the alerts on drops that have enough history, and what the others wait for."""
+    alerts = (
+        ("drop within a day", FAST, "6h", "21h", "21 hours"),
+        ("behind the control", FAST, "1h", "6h", "6 hours"),
+        ("drop within days", SLOW, "1d", "5d", "5 days"),
+        ("behind the control for days", SLOW, "6h", "2d", "2 days"),
+    )
+
+    def is_ready(decays: str, window: str, offset: str) -> str:
+        counts = f"abmonitor_metric_effective_count{{{METRIC_SELECTOR}, {decays}}}[{window}] offset {offset}"
+        return f"max(max_over_time({counts})) >= bool {READABLE_COUNT} or 0 * {HAS_INFO}"
+
+    return stat_panel(
+        "Alerts on drops: enough history?",
+        "Alerts on recent means compare with the past, so they cannot fire before there is one. “not yet”: so long ago,"
+        f" no decayed mean of $metric had {READABLE_COUNT} effective rated responses. Fast alerts use half-lives of up"
+        " to 3 hours, slow alerts longer ones. Until then watch “$metric: difference from the control”.",
+        [
+            query_target(is_ready(decays, window, offset), name, ref=chr(ord("A") + number), instant=True)
+            for number, (name, decays, window, offset, _) in enumerate(alerts)
+        ],
+        unit="short",
+        size=(24, 3),
+        thresholds=threshold_steps(GREEN),
+        overrides=[
+            text_override(name, {0: (f"not yet: needs {history}", CONTROL_GREY), 1: ("watching", GREEN)})
+            for name, *_, history in alerts
+        ],
+    )
+
+
 def _mean_panel(title: str, description: str, selector: str) -> JSON:
     """Return the graph of a mean by variant, with a band of `BAND_STANDARD_ERRORS` standard errors."""
     mean = by_variant("abmonitor_metric_mean", selector)
@@ -172,6 +208,7 @@ def _mean_panel(title: str, description: str, selector: str) -> JSON:
         ],
         unit="short",
         decimals=3,
+        empty="no rated responses yet",
         size=(12, 9),
         overrides=(
             *variant_colors("A", *edges),
@@ -217,6 +254,7 @@ def difference_panel() -> JSON:
         ],
         unit="short",
         decimals=3,
+        empty="no rated responses of both variants yet",
         size=(8, 8),
         overrides=(*variant_colors(), dash_override("B")),
     )
@@ -348,7 +386,6 @@ def board_variables() -> list[JSON]:
     """Return the variables of the board; the values of each variable depend on the variables before."""
     decays = f'abmonitor_metric_effective_count{{{METRIC_SELECTOR}, decay!="none"}}'
     return [
-        variables.datasource_variable(),
         variables.label_values_variable("experiment", "Experiment", "abmonitor_experiment_info", "experiment"),
         variables.label_values_variable(
             "metric", "Metric", f"abmonitor_metric_count{{{EXPERIMENT_SELECTOR}}}", "metric", default="dcg@5"
@@ -376,6 +413,7 @@ def comparison_panels() -> list[JSON]:
         difference_panel(),
         effective_count_panel(),
         rated_share_panel(),
+        alert_history_panel(),
     ]
 
 

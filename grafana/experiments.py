@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from grafana import boards, decision, pipeline, variables
+from grafana import boards, decision, pipeline
 from grafana.panels import (
     GREEN,
     JSON,
+    ORANGE,
     RED,
     YELLOW,
+    color_override,
     column_override,
     query_target,
     stat_panel,
@@ -155,6 +157,7 @@ def alert_count_panel() -> JSON:
         decimals=0,
         size=(6, 4),
         thresholds=ALERT_STEPS,
+        overrides=(color_override("^info$", "blue"), color_override("^warning$", ORANGE)),
         empty="none",
     )
 
@@ -192,7 +195,7 @@ def build_experiments_board() -> JSON:
         boards.EXPERIMENTS,
         "AB Monitor: experiments",
         "All experiments: activity, alerts, verdicts and effects, with a link to each experiment.",
-        choices=[variables.datasource_variable()],
+        choices=[],
         sections=[
             (
                 "Experiments",

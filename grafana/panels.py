@@ -115,10 +115,15 @@ def time_series_panel(
     thresholds: Sequence[JSON] | None = None,
     stacked: bool = False,
     overrides: Iterable[JSON] = (),
+    empty: str = "no data",
 ) -> JSON:
-    """Return a panel with lines over time, with gaps at missing values. `thresholds` are drawn as dashed lines."""
+    """Return a panel with lines over time, with gaps at missing values. `thresholds` are drawn as dashed lines.
+
+    Without any value the panel shows the text `empty`.
+    """
     defaults: JSON = {
         "unit": unit,
+        "noValue": empty,
         "color": {"mode": "palette-classic-by-name"},
         "thresholds": {"mode": "absolute", "steps": list(thresholds or threshold_steps(GREEN))},
         "custom": {
@@ -189,9 +194,11 @@ def state_timeline_panel(
     *,
     size: tuple[int, int],
     overrides: Iterable[JSON],
+    empty: str = "no data",
 ) -> JSON:
     """Return a state timeline: a bar per series, with the texts and colours that `overrides` define for values."""
     defaults: JSON = {
+        "noValue": empty,
         "color": {"mode": "thresholds"},
         "thresholds": {"mode": "absolute", "steps": threshold_steps(GREEN)},
         "custom": {"fillOpacity": 70, "lineWidth": 0},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from grafana import boards, variables
+from grafana import boards
 from grafana.panels import (
     CONTROL_GREY,
     GREEN,
@@ -35,7 +35,10 @@ OUTCOME_COLORS = (
 
 SERVICE_STATE_NAMES = (
     text_override("store", {0: ("down", RED), 1: ("up", GREEN)}),
-    text_override("consumption", {0: ("running", GREEN), 1: ("paused", ORANGE)}),
+    *(
+        text_override(f"waits for {reason}", {0: ("no", GREEN), 1: ("paused", ORANGE)})
+        for reason in ("store", "kafka", "dead_letters")
+    ),
 )
 
 
@@ -45,10 +48,10 @@ def quantile_query(q: float, histogram: str) -> str:
 
 
 def service_targets(*, instant: bool) -> list[JSON]:
-    """Return the targets of two states: store up or down, consumption running or paused."""
+    """Return the targets of the states: store up or down, and what the consumption of events waits for."""
     return [
         query_target("min(abmonitor_store_up)", "store", instant=instant),
-        query_target("max(abmonitor_paused)", "consumption", ref="B", instant=instant),
+        query_target("max by (reason) (abmonitor_paused)", "waits for {{reason}}", ref="B", instant=instant),
     ]
 
 
@@ -72,8 +75,8 @@ def service_panel() -> JSON:
     """Return the panel with the current states of store and consumption."""
     return stat_panel(
         "Service",
-        "State of the store and of the consumption of events. “paused”: the monitor waits for the store, for Kafka or"
-        " for the dead-letter topic, and resumes without help; repair that dependency. “no data”: Prometheus cannot"
+        "State of the store, and what the consumption of events waits for. “paused”: the monitor waits for that"
+        " dependency and resumes without help; repair it. “no data”: Prometheus cannot"
         " scrape the monitor; see Status → Targets in Prometheus.",
         service_targets(instant=True),
         unit="short",
@@ -201,6 +204,7 @@ def rejected_events_panel() -> JSON:
         [query_target(f"{increase('$__rate_interval')} and {increase('$__range')} > 0", "{{reason}}")],
         unit="short",
         minimum=0,
+        empty="none",
         size=(8, 8),
         stacked=True,
     )
@@ -251,6 +255,7 @@ def event_delay_panel() -> JSON:
         ],
         unit="s",
         minimum=0,
+        empty="no events in the shown time range",
         size=(8, 8),
     )
 
@@ -266,6 +271,7 @@ def unmatched_feedback_panel() -> JSON:
         [query_target("max by (kind) (increase(abmonitor_unmatched_feedback_total[1h]))", "{{kind}}")],
         unit="short",
         minimum=0,
+        empty="none yet: feedback expires after feedback_window + allowed_lateness",
         size=(8, 8),
     )
 
@@ -321,7 +327,7 @@ def memory_panel() -> JSON:
         "Memory",
         "Resident memory of each replica. It is level after the first hour. If it keeps rising, keep the log and report"
         " a defect. The memory of the store is not included.",
-        [query_target('max by (instance) (process_resident_memory_bytes{job=~"ab-monitor.*"})', "{{instance}}")],
+        [query_target("max by (instance) (process_resident_memory_bytes)", "{{instance}}")],
         unit="bytes",
         minimum=0,
         size=(8, 8),
@@ -336,7 +342,7 @@ def cpu_panel() -> JSON:
         " growing lag: add a replica. Near 0 % with a growing lag: the replica waits, see “State”.",
         [
             query_target(
-                'max by (instance) (rate(process_cpu_seconds_total{job=~"ab-monitor.*"}[$__rate_interval]))',
+                "max by (instance) (rate(process_cpu_seconds_total[$__rate_interval]))",
                 "{{instance}}",
             )
         ],
@@ -382,7 +388,7 @@ def build_pipeline_board() -> JSON:
         boards.PIPELINE,
         "AB Monitor: pipeline",
         "Operation of the monitor: lag, throughput, rejected events, commits, store and replicas.",
-        choices=[variables.datasource_variable()],
+        choices=[],
         sections=[("Flow", flow_panels()), ("Work and replicas", replica_panels())],
         annotations=[boards.alert_annotation('team="operations"')],
     )

@@ -6,6 +6,7 @@ A grid line is 38 pixels high, as in Grafana.
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -32,6 +33,7 @@ from grafana.queries import substitute_variables
 
 IMAGE_WIDTH, GRID_LINE_HEIGHT, HEADER_HEIGHT, PANEL_GAP = 1500, 38, 78, 8
 """Pixels."""
+MESSAGE_CHARACTER_WIDTH = 9
 DPI = 100
 BACKGROUND, PANEL, BORDER, DIM, GRID = "#111217", "#181b1f", "#2c2f36", "#8e9199", "#26292f"
 FOOTNOTE = "a preview rendered from the board's own queries, not a screenshot of Grafana"
@@ -90,6 +92,8 @@ def _pixel_axes(
 def _draw_variables(page: Axes, board: JSON, values: Mapping[str, str], window: Window) -> None:
     x = 16.0
     for variable in board["templating"]["list"][1:]:
+        if not values[variable["name"]]:
+            continue
         words = f"{variable['label']}  {values[variable['name']]}"
         page.text(
             x + 8,
@@ -112,6 +116,7 @@ def _axes_size(axes: Axes) -> tuple[float, float]:
 
 def _draw_message(axes: Axes, words: str, paint: str = DIM) -> None:
     width, axes_height = _axes_size(axes)
+    words = textwrap.fill(words, max(int(width / MESSAGE_CHARACTER_WIDTH), 1))
     axes.text(width / 2, axes_height / 2 - 10, words, color=paint, fontsize=13, ha="center", va="center")
 
 
@@ -147,7 +152,7 @@ def draw_time_series(axes: Axes, panel: JSON, series_list: Sequence[Series], win
     """Draw the series as lines or stacked areas, thresholds as dashes, and a legend with their newest values."""
     width, axes_height = _axes_size(axes)
     if not series_list:
-        _draw_message(axes, "No data")
+        _draw_message(axes, panel["fieldConfig"]["defaults"]["noValue"])
         return
     legend = _draw_legend(axes, panel, series_list)
     plot = axes.inset_axes(
@@ -226,7 +231,7 @@ def _draw_legend(axes: Axes, panel: JSON, series_list: Sequence[Series]) -> floa
 def draw_state_timeline(axes: Axes, panel: JSON, series_list: Sequence[Series], window: Window) -> None:
     """Draw each series as a bar, divided into periods with the texts and colours of the values."""
     if not series_list:
-        _draw_message(axes, "No data")
+        _draw_message(axes, panel["fieldConfig"]["defaults"]["noValue"])
         return
     width, axes_height = _axes_size(axes)
     left = 24 + 6.3 * max(len(series.name) for series in series_list)
@@ -269,7 +274,7 @@ def _value_periods(series: Series) -> list[tuple[float, float, float]]:
 def draw_table(axes: Axes, panel: JSON, series_list: Sequence[Series], _window: Window) -> None:
     """Draw a table with a row for each value of the label by which the panel joins the queries."""
     if not series_list:
-        _draw_message(axes, "No data")
+        _draw_message(axes, panel["fieldConfig"]["defaults"]["noValue"])
         return
     join, _, order = (transformation["options"] for transformation in panel["transformations"])
     headings: Mapping[str, str] = order["renameByName"]

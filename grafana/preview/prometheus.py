@@ -74,7 +74,7 @@ class PrometheusClient:
         if parts is None:
             raise ValueError(f"{definition}: expected label_values(selector, label)")
         series_list = self._get("query", query=parts[1], time=str(window.end_s))
-        return sorted({series["metric"][parts[2]] for series in series_list})
+        return sorted({series["metric"][parts[2]] for series in series_list if parts[2] in series["metric"]})
 
     def query_series(self, target: JSON, values: Mapping[str, str], window: Window) -> list[Series]:
         """Return the series of a target: over the window, or only at the end of the window if the target is instant."""

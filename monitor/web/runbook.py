@@ -62,8 +62,7 @@ def render_runbook(markdown: str) -> tuple[str, dict[str, str]]:
         for token in part:
             if token.children is not None:
                 token.children = _with_served_links(token.children)
-        rendered: str = parser.renderer.render(part, parser.options, {})
-        return rendered
+        return str(parser.renderer.render(part, parser.options, {}))
 
     # The title of the page is in the template.
     introduction = html(tokens[_HEADING_TOKENS : starts[0]])

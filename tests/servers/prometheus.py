@@ -18,13 +18,19 @@ from tests.servers.process import Process, free_port, need
 
 
 def scraping(targets: Sequence[str]) -> dict[str, Any]:
-    """Return a configuration that scrapes targets (host:port/path) every second."""
-    jobs = []
-    for number, target in enumerate(targets):
+    """Return a configuration that scrapes targets (host:port/path) every second, with the jobs of a deployment."""
+    addresses_by_path: dict[str, list[str]] = {}
+    for target in targets:
         address, _, path = target.partition("/")
-        jobs.append(
-            {"job_name": f"ab-monitor-{number}", "metrics_path": f"/{path}", "static_configs": [{"targets": [address]}]}
-        )
+        addresses_by_path.setdefault(path, []).append(address)
+    jobs = [
+        {
+            "job_name": f"ab-monitor{path.removeprefix('metrics').replace('/', '-')}",
+            "metrics_path": f"/{path}",
+            "static_configs": [{"targets": addresses}],
+        }
+        for path, addresses in addresses_by_path.items()
+    ]
     return {"global": {"scrape_interval": "1s"}, "scrape_configs": jobs}
 
 

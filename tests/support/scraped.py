@@ -20,7 +20,7 @@ ALWAYS = {
     "rules": [
         {
             "alert": "AbMonitorAlways",
-            "expr": "max by (experiment) (abmonitor_experiment_info)",
+            "expr": "max by (job, experiment) (abmonitor_experiment_info)",
             "labels": {"severity": "info", "team": "product"},
         }
     ],

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from deploy.alerting.generate import GROUPS, RULES
-from deploy.alerting.rules import JSON, Addresses
+from deploy.alerting.rules import JSON, SYSTEM, Addresses
 from grafana.generate import build_boards
-from grafana.queries import board_queries
+from grafana.queries import board_queries, substitute_variables
 from tests.servers.prometheus import promtool
 from tests.support.alerts import DAY, SCENARIOS, STEP_MIN, Scenario, arm, labelled, lasting, of_process, traffic
 from tests.support.promql import selectors
@@ -280,7 +280,7 @@ def test_the_pipeline_board_shows_lost_events(tmp_path: Path) -> None:
         candidate for candidate in board_queries(build_boards()["pipeline.json"]) if candidate.panel == "Lost events"
     )
     question = {
-        "expr": query.expr,
+        "expr": substitute_variables(query.expr, {"job": "ab-monitor", **dict.fromkeys(SYSTEM[1:], "")}),
         "eval_time": f"{scenario.at * STEP_MIN}m",
         "exp_samples": [{"labels": "{}", "value": 1000}],
     }

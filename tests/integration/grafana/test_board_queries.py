@@ -13,9 +13,9 @@ import pytest
 from kafka import KafkaProducer
 
 from deploy.alerting.generate import GROUPS
-from deploy.alerting.operations import LATE, REJECTED_LONG, REJECTED_SHORT
+from deploy.alerting.operations import LATE, RECENT_STARTS, REJECTED_LONG, REJECTED_SHORT, STARTS
 from deploy.alerting.product import BELOW_PAST, ERRORS_BELOW_CONTROL, ERRORS_BELOW_PAST, PAST
-from deploy.alerting.rules import Addresses, Alert, Group, Recording
+from deploy.alerting.rules import SYSTEM, Addresses, Alert, Group, Recording, rendered_expr
 from deploy.alerting.traffic import PAST_SHARE
 from grafana.generate import build_boards
 from grafana.preview.rendering import render_previews
@@ -24,7 +24,7 @@ from tests.servers.kafka import KafkaBroker
 from tests.servers.process import free_port
 from tests.servers.prometheus import PrometheusServer, promtool
 from tests.servers.redis import RedisServer, redis_binary
-from tests.support.promql import selectors
+from tests.support.promql import ANNOUNCED, selectors
 from tests.support.rollouts import Asked
 from tests.support.rollouts import asked as asked_by_rollouts
 from tests.support.scraped import ALWAYS, scraped
@@ -34,7 +34,9 @@ BOARDS = build_boards()
 BOARD = BOARDS["experiment.json"]
 QUERIES = [query for board in BOARDS.values() for query in board_queries(board)]
 
-WINDOWS = {"__rate_interval": "10s", "__range": "30s"}
+SYSTEM_VALUES = {"job": "ab-monitor", "cluster": "", "namespace": "", "environment": ""}
+WINDOWS = {**SYSTEM_VALUES, "__rate_interval": "10s", "__range": "30s"}
+"""Values of the variables that are equal on all boards: of the only system, and of windows."""
 SCRAPED_FOR_S = 15
 PATIENCE_S = 60.0
 
@@ -59,6 +61,7 @@ RULES_EMPTY_IN_A_DEMO = {
     REJECTED_SHORT: "no simulated event is rejected; shown in the scenarios of AbMonitorRejectsSevere",
     REJECTED_LONG: "no simulated event is rejected; shown in the scenarios of AbMonitorRejects",
     LATE: "simulated traffic is not late; shown in the scenarios of AbMonitorLateEvents",
+    **dict.fromkeys((STARTS, RECENT_STARTS, "abmonitor_starts_total"), "shown in the scenarios of AbMonitorRestarting"),
     "abmonitor_consumer_lag_seconds": NO_END,
     "abmonitor_lost_events_total": "a demo loses nothing; shown in the scenarios of AbMonitorLostEvents",
 }
@@ -112,7 +115,7 @@ def label_values(prometheus: PrometheusServer, definition: str) -> list[str]:
     """Return the values of a variable defined as `label_values(selector, label)`."""
     parts = re.fullmatch(r"label_values\((.*), (\w+)\)", definition)
     assert parts is not None, definition
-    return sorted({labels[parts[2]] for labels, _ in series(prometheus, parts[1])})
+    return sorted({labels[parts[2]] for labels, _ in series(prometheus, parts[1]) if parts[2] in labels})
 
 
 def wait_for_series(read: Callable[[], Series]) -> Series:
@@ -147,6 +150,9 @@ def board_values(scraped_demo: PrometheusServer) -> Mapping[str, str]:
     values: dict[str, str] = dict(WINDOWS)
     for variable in BOARD["templating"]["list"][1:]:
         offered_values = label_values(scraped_demo, substitute_variables(variable["query"]["query"], values))
+        if variable["name"] in SYSTEM_VALUES:
+            assert offered_values == [name for name in [SYSTEM_VALUES[variable["name"]]] if name]
+            continue
         assert offered_values, variable["name"]
         default = variable.get("current", {}).get("value")
         values[variable["name"]] = default if default in offered_values else offered_values[0]
@@ -161,7 +167,7 @@ def test_every_panel_query_returns_finite_numbers(
     samples = series(scraped_demo, substitute_variables(query.expr, board_values))
     assert samples
     assert [labels for labels, value in samples if not math.isfinite(value)] == []
-    legend_labels = set(re.findall(r"{{(\w+)}}", query.legend))
+    legend_labels = set(re.findall(r"{{(\w+)}}", query.legend)).difference(*ANNOUNCED.values())
     assert [labels for labels, _ in samples if not legend_labels <= set(labels)] == []
 
 
@@ -171,7 +177,7 @@ def test_every_recording_has_values(rule: Recording, scraped_demo: PrometheusSer
     samples = series(scraped_demo, rule.record)
     assert bool(samples) != (rule.record in RULES_EMPTY_IN_A_DEMO)
     assert [labels for labels, value in samples if not math.isfinite(value)] == []
-    assert {frozenset(labels) - {"__name__"} for labels, _ in samples} <= {rule.labels}
+    assert {frozenset({*labels, *SYSTEM}) - {"__name__"} for labels, _ in samples} <= {rule.labels}
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
@@ -181,7 +187,7 @@ def test_every_alert_has_its_series_and_is_silent(alert: Alert, scraped_demo: Pr
     named = {selector.prettify().partition(" offset ")[0].partition("{")[0] for selector in selectors(alert.expr)}
     missing = {name for name in named if not series(scraped_demo, name)}
     assert missing <= set(RULES_EMPTY_IN_A_DEMO)
-    assert series(scraped_demo, alert.expr) == []
+    assert series(scraped_demo, rendered_expr(alert.expr)) == []
 
 
 def test_verdict_changes_are_annotated(scraped_demo: PrometheusServer, board_values: Mapping[str, str]) -> None:
@@ -226,7 +232,10 @@ def test_the_table_has_a_row_for_each_experiment(
 ) -> None:
     """Every column has a value per experiment; the effect equals that of the experiment's board."""
     (panel,) = [panel for panel in BOARDS["experiments.json"]["panels"] if panel["type"] == "table"]
-    columns = {entry["refId"]: series(scraped_demo, entry["expr"]) for entry in panel["targets"]}
+    columns = {
+        entry["refId"]: series(scraped_demo, substitute_variables(entry["expr"], board_values))
+        for entry in panel["targets"]
+    }
     rows = [[labels["experiment"] for labels, _ in samples] for samples in columns.values()]
     assert rows == [[board_values["experiment"]]] * len(columns)
     value = {ref: samples[0][1] for ref, samples in columns.items()}
@@ -257,7 +266,11 @@ def test_the_table_shows_the_effect_of_the_best_variant(tmp_path: Path) -> None:
     (panel,) = [panel for panel in BOARDS["experiments.json"]["panels"] if panel["type"] == "table"]
     columns = {entry["refId"]: entry["expr"] for entry in panel["targets"]}
     questions = [
-        {"expr": columns[ref], "eval_time": "0m", "exp_samples": [{"labels": '{experiment="e"}', "value": value}]}
+        {
+            "expr": substitute_variables(columns[ref], {**SYSTEM_VALUES, "job": ""}),
+            "eval_time": "0m",
+            "exp_samples": [{"labels": '{experiment="e"}', "value": value}],
+        }
         for ref, value in zip(("effect", "lower", "upper"), values["c"], strict=True)
     ]
     inputs = [{"series": name, "values": str(value)} for name, value in world.items()]

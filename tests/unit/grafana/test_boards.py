@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import promql_parser
 import pytest
 
+from deploy.alerting.rules import SYSTEM
 from grafana import decision
 from grafana.generate import DASHBOARDS, build_boards, find_outdated_files, render_board
 from grafana.panels import DATASOURCE, JSON
@@ -24,6 +25,10 @@ LINES_ABOVE_THE_FOLD = 22
 """Grid lines of 38 pixels that a window of 1080 pixels shows below Grafana's own bars."""
 
 VARIABLES = {
+    "job": "ab-monitor",
+    "cluster": "",
+    "namespace": "",
+    "environment": "production",
     "experiment": "ranker-v2",
     "metric": "dcg@5",
     "decay": "24h",
@@ -34,9 +39,9 @@ VARIABLES = {
 BOARDS = build_boards()
 BOARD = BOARDS["experiment.json"]
 OF_PROMETHEUS = {
-    "ALERTS": {"alertname", "alertstate", "severity", "team", "concern", "experiment", "variant"},
-    "process_resident_memory_bytes": {"job", "instance"},
-    "process_cpu_seconds_total": {"job", "instance"},
+    "ALERTS": {"alertname", "alertstate", "severity", "team", "concern", "experiment", "variant", *SYSTEM},
+    "process_resident_memory_bytes": {*SYSTEM, "instance"},
+    "process_cpu_seconds_total": {*SYSTEM, "instance"},
 }
 """What Prometheus makes of the rules, and what every client library exports."""
 QUERIES = [
@@ -135,6 +140,14 @@ class TestBoards:
             assert "${datasource:queryparam}" in address.query
             assert "${__url_time_range}" in address.query
 
+    def test_the_variables_choose_one_of_several_systems(self, name: str) -> None:
+        """Production and staging may be in one Prometheus; each label offers the values of the labels before."""
+        choices = {choice["name"]: choice for choice in BOARDS[name]["templating"]["list"]}
+        assert list(choices)[: 1 + len(SYSTEM)] == ["datasource", *SYSTEM]
+        for position, label in enumerate(SYSTEM):
+            query = choices[label]["query"]["query"]
+            assert [earlier for earlier in SYSTEM if f"${earlier}" in query] == list(SYSTEM[:position])
+
     def test_panels_do_not_overlap(self, name: str) -> None:
         """Every panel has its own place in the grid of 24 columns and its own id."""
         panels = BOARDS[name]["panels"]
@@ -174,7 +187,7 @@ class TestExperiment:
     def test_each_variable_depends_on_the_variables_before(self) -> None:
         """The metrics offered are those of the experiment, the decays those of the metric."""
         choices = {choice["name"]: choice for choice in BOARD["templating"]["list"]}
-        assert list(choices) == ["datasource", "experiment", "metric", "decay", "kind"]
+        assert list(choices) == ["datasource", *SYSTEM, "experiment", "metric", "decay", "kind"]
         assert "$experiment" in choices["kind"]["query"]["query"]
         assert "$experiment" in choices["metric"]["query"]["query"]
         assert "$metric" in choices["decay"]["query"]["query"]
@@ -218,7 +231,7 @@ class TestExperiment:
         """Deployments are annotations of Grafana, created by the deployment process."""
         annotations = {matcher["name"]: matcher for matcher in BOARD["annotations"]["list"]}
         assert list(annotations) == ["Alerts", "Start", "Shares", "Verdicts", "Deployments"]
-        exported = exported_series()
+        exported = {name: labels | set(SYSTEM) for name, labels in exported_series().items()}
         for name in ("Start", "Shares", "Verdicts"):
             expr = annotations[name]["expr"]
             assert annotations[name]["target"]["expr"] == expr
@@ -271,7 +284,19 @@ def test_descriptions_refer_to_existing_panels() -> None:
     runbook = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
     words = (
         {text for text, _ in decision.VERDICT_STATES.values()}
-        | {"paused", "no data", "active", "quiet", "ended", "none", "Control mean", "Largest effect", "reason", "note"}
+        | {
+            "paused",
+            "not yet",
+            "no data",
+            "active",
+            "quiet",
+            "ended",
+            "none",
+            "Control mean",
+            "Largest effect",
+            "reason",
+            "note",
+        }
         | set(re.findall(r"^## ([\w-]+)$", runbook, re.MULTILINE))
     )
     titles = [panel["title"] for board in BOARDS.values() for panel in data_panels(board)]
@@ -284,7 +309,7 @@ def test_descriptions_refer_to_existing_panels() -> None:
 @pytest.fixture(scope="module")
 def exported() -> dict[str, set[str]]:
     """Return the labels of all exported series by name."""
-    return {name: labels | {"job", "instance"} for name, labels in exported_series().items()} | OF_PROMETHEUS
+    return {name: labels | {*SYSTEM, "instance"} for name, labels in exported_series().items()} | OF_PROMETHEUS
 
 
 MASKS = {"and", "unless"}
@@ -333,6 +358,11 @@ class TestQueries:
         expr = substitute_variables(query.expr, VARIABLES)
         assert "$" not in expr.replace('"$1"', "")
         promql_parser.parse(expr)
+
+    def test_the_query_reads_only_the_chosen_system(self, query: Query) -> None:
+        """Otherwise a panel would mix production and staging."""
+        for selector in selectors(substitute_variables(query.expr, VARIABLES)):
+            assert set(SYSTEM) <= {matcher.name for matcher in selector.matchers.matchers}, selector.name
 
     def test_the_query_uses_only_exported_metrics_and_labels(self, query: Query, exported: dict[str, set[str]]) -> None:
         """The catalogue of the exporter contains all of them."""
