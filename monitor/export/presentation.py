@@ -548,6 +548,19 @@ def describe_history(periods: Sequence[StatePeriod], state: VerdictState) -> str
     return f"{sentence}; {STATE_TITLES['ship']} first on {format_time(shipped.since_ms)}{withdrawn}."
 
 
+def describe_first_decision(periods: Sequence[StatePeriod], verdict: Verdict) -> str | None:
+    """Return a sentence with the effect at the first decision to ship and the shrunken effect; None without either."""
+    first_effect = next((period.effect[0] for period in periods if period.state == "ship"), None)
+    if first_effect is None or verdict.shrunken_effect is None:
+        return None
+    metric = verdict.evidence.metric
+    first, shrunken = format_changes(metric, [first_effect, verdict.shrunken_effect], sign=True)
+    return (
+        f"The effect at the moment of a decision is too large on average: {first} at the first {STATE_TITLES['ship']}; "
+        f"shrunken towards 0, it is now {shrunken}."
+    )
+
+
 class TreatmentDecision(NamedTuple):
     """The verdict on a treatment as text."""
 
@@ -570,6 +583,7 @@ def describe_decisions(
     decisions = []
     for name, verdict in verdicts.items():
         is_displayed = meets_min_students(verdict.primary, min_students)
+        periods = (history or {}).get(name, ())
         findings = [
             *((reason, reason.text) for reason in verdict.reasons),
             *(
@@ -581,8 +595,9 @@ def describe_decisions(
         details = (
             describe_effect(experiment.control, name, verdict) if is_displayed else None,
             *(text for finding, text in findings if is_displayed or finding.is_about_validity),
-            describe_time_to_decide(verdict) if is_displayed else None,
-            None if history is None else describe_history(history.get(name, ()), verdict.state),
+            describe_time_to_decide(verdict) if is_displayed and not experiment.is_closed_by_clock else None,
+            describe_history(periods, verdict.state),
+            describe_first_decision(periods, verdict) if is_displayed else None,
         )
         sentence = describe_state(verdict, is_displayed=is_displayed)
         shown_details = tuple(detail for detail in details if detail is not None)

@@ -23,6 +23,7 @@ from monitor.export.presentation import (
     describe_closing,
     describe_decisions,
     describe_effect,
+    describe_first_decision,
     describe_history,
     describe_skipped_experiments,
     describe_time_to_decide,
@@ -220,9 +221,10 @@ def render_verdicts(experiment: ExperimentSummary, verdict_history: VerdictHisto
     for name, verdict in analysis.verdicts.items():
         if name in verdict_history:
             parts.append(Text(describe_verdict(name, verdict), style="bold"))
-            parts += [Text(f"  {line}") for line in _verdict_lines(experiment.control, name, verdict)]
-            if (history := describe_history(verdict_history[name], verdict.state)) is not None:
-                parts.append(Text(f"  {history}"))
+            parts += [Text(f"  {line}") for line in _verdict_lines(experiment, name, verdict)]
+            periods = verdict_history[name]
+            sentences = (describe_history(periods, verdict.state), describe_first_decision(periods, verdict))
+            parts += [Text(f"  {sentence}") for sentence in sentences if sentence is not None]
             parts.append(_comparison_table(experiment.control, name, analysis.comparisons[name]))
             parts += [Text(f"  {line}") for line in _subgroup_lines(analysis.subgroup_effects[name])]
     return Group(*parts, Text(_LEGEND, style="dim"))
@@ -249,9 +251,10 @@ def _comparison_table(
     return table
 
 
-def _verdict_lines(control: str, treatment: str, verdict: Verdict) -> Iterator[str]:
+def _verdict_lines(experiment: ExperimentSummary, treatment: str, verdict: Verdict) -> Iterator[str]:
     """Yield lines on the effect, reasons, notes, guardrails, sample ratio, crossovers, time, and the state's name."""
-    effect, time_to_decide = describe_effect(control, treatment, verdict), describe_time_to_decide(verdict)
+    effect = describe_effect(experiment.control, treatment, verdict)
+    time_to_decide = None if experiment.is_closed_by_clock else describe_time_to_decide(verdict)
     if effect is not None:
         yield effect
     sentences = [reason.text for reason in verdict.reasons]

@@ -411,6 +411,9 @@ class TestVerdicts:
         context = page_context(summary, None, (), DisplaySettings(), 0, {"ranker": history})
         page = load_template("page.html").render(context)
         assert "Ship since 1 Jan 1970, 02:00 UTC; Ship first on 1 Jan 1970, 00:00 UTC, withdrawn on" in page
+        assert re.search(
+            r"too large on average: \+0\.20 at the first Ship; shrunken towards 0, it is now \+0\.\d+\.", page
+        )
         for path in ("ranker", "ranker/verdict"):
             content = experiment_json(summary, path, lambda _experiment: history)
             assert content is not None
