@@ -1,9 +1,9 @@
-"""The history of a treatment's verdict: when each state was first reached and changed, from the hourly snapshots."""
+"""The history of a treatment's verdict: when each state was first reached and changed, from hourly snapshots."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from monitor.analysis.snapshots import EffectInterval, SnapshotHistory
@@ -18,7 +18,7 @@ class StatePeriod:
 
     state: VerdictState
     since_ms: int
-    """Event time of the first snapshot with the state, a full hour."""
+    """Event time of the first snapshot with the state, or of the analysis if no snapshot has the state yet."""
     until_ms: int | None
     """Event time of the first later snapshot with another state; None for the newest period."""
     effect: EffectInterval
@@ -30,15 +30,31 @@ VerdictHistory: TypeAlias = Mapping[str, tuple[StatePeriod, ...]]
 
 
 def list_verdict_history(experiment: ExperimentSummary, snapshots: SnapshotHistory) -> VerdictHistory:
-    """Return the history of the verdicts up to the time of the experiment's analysis, for the primary metric."""
-    if experiment.analysis is None:
+    """Return the history of the verdicts up to the time of the experiment's analysis, for the primary metric.
+
+    If the present state is in no snapshot yet, its period begins at the time of the analysis. A past analysis adds no
+    period, because it is computed with the counts of today.
+    """
+    analysis = experiment.analysis
+    if analysis is None:
         return {}
     past_snapshots = {
         hour: snapshot
         for hour, snapshot in snapshots.items()
-        if snapshot.metric == experiment.primary and hour * HOUR_MS <= experiment.analysis.as_of_ms
+        if snapshot.metric == experiment.primary and hour * HOUR_MS <= analysis.as_of_ms
     }
-    return {treatment: list_state_periods(past_snapshots, treatment) for treatment in experiment.analysis.verdicts}
+    history = {}
+    for treatment, verdict in analysis.verdicts.items():
+        periods = list_state_periods(past_snapshots, treatment)
+        if periods and periods[-1].state != verdict.state and analysis.as_of_ms >= experiment.newest_event_ms:
+            effect = verdict.primary.difference.effect, verdict.primary.lower, verdict.primary.upper
+            periods = (
+                *periods[:-1],
+                replace(periods[-1], until_ms=analysis.as_of_ms),
+                StatePeriod(verdict.state, analysis.as_of_ms, None, effect),
+            )
+        history[treatment] = periods
+    return history
 
 
 def list_state_periods(snapshots: SnapshotHistory, treatment: str) -> tuple[StatePeriod, ...]:
@@ -50,8 +66,7 @@ def list_state_periods(snapshots: SnapshotHistory, treatment: str) -> tuple[Stat
             continue
         since_ms = hour * HOUR_MS
         if periods:
-            last = periods[-1]
-            periods[-1] = StatePeriod(last.state, last.since_ms, since_ms, last.effect)
+            periods[-1] = replace(periods[-1], until_ms=since_ms)
         periods.append(StatePeriod(results.state, since_ms, None, results.closed))
     return tuple(periods)
 

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import product
 from typing import Any, Final
 
-from monitor.analysis import list_state_periods
+from monitor.analysis import StatePeriod, list_verdict_history
 from monitor.clock import DAY_MS
 from monitor.config import LATENCY_METRIC, ExperimentSettings, is_proportion
 from monitor.export import (
@@ -74,8 +74,8 @@ def render_experiment_report(report: ReportData, now_ms: int | None = None) -> s
         legend_entries=charts.legend_entries(report),
         state_changes=[
             {"name": name, "rows": rows[-_MAX_STATE_CHANGES:], "omitted_count": max(len(rows) - _MAX_STATE_CHANGES, 0)}
-            for name in verdicts
-            if (rows := list(_state_changes(report, name)))
+            for name, periods in list_verdict_history(report.summary, report.snapshots).items()
+            if (rows := list(_state_changes(report, name, periods)))
         ],
         snapshot_charts=list(charts.snapshot_charts(report)),
         settings=report.settings,
@@ -283,27 +283,13 @@ def _format_guardrail_mean(metric: str, mean: float | None) -> str:
     return f"{mean:.1f} ms" if metric == LATENCY_METRIC else f"{100 * mean:.2f} %"
 
 
-def _state_changes(report: ReportData, treatment: str) -> Iterator[list[str]]:
-    """Yield the cells (time, state, effect, lower, upper, description) of each change of a treatment's state.
-
-    The states are read from the snapshots; the present state is the last one.
-    """
-    periods = list_state_periods(report.snapshots, treatment)
+def _state_changes(report: ReportData, treatment: str, periods: Sequence[StatePeriod]) -> Iterator[list[str]]:
+    """Yield the cells (time, state, effect, lower, upper, description) of each period of a treatment's state."""
     for period in periods:
         was_displayed = report.was_displayed(treatment, period.since_ms)
         effect_cells = [format_decimal(value if was_displayed else None, sign=True) for value in period.effect]
-        yield _state_cells(period.since_ms, period.state, effect_cells)
-    verdict = report.latest_analysis.verdicts[treatment]
-    if periods and periods[-1].state != verdict.state:
-        # A replay stores no snapshot of its last hours.
-        bounds = (verdict.primary.difference.effect, verdict.primary.lower, verdict.primary.upper)
-        is_displayed = _meets_min_students(report, verdict.primary)
-        effect_cells = [format_decimal(value if is_displayed else None, sign=True) for value in bounds]
-        yield _state_cells(report.as_of_ms, verdict.state, effect_cells)
-
-
-def _state_cells(at_ms: int, state: VerdictState, effect_cells: Sequence[str]) -> list[str]:
-    return [format_time(at_ms), STATE_TITLES[state], *effect_cells, STATE_DESCRIPTIONS[state]]
+        description = STATE_DESCRIPTIONS[period.state]
+        yield [format_time(period.since_ms), STATE_TITLES[period.state], *effect_cells, description]
 
 
 def _adjustment_days(report: ReportData) -> str | None:
