@@ -18,6 +18,7 @@ from monitor.export import (
     ReportData,
     describe_closing,
     describe_effect,
+    describe_first_decision,
     describe_state,
     describe_time_to_decide,
     format_age,
@@ -52,12 +53,14 @@ _MAX_STATE_CHANGES: Final = 50
 
 def render_experiment_report(report: ReportData, now_ms: int | None = None) -> str:
     """Return the report as a self-contained HTML file without scripts; with `now_ms`, with the newest event's age."""
-    verdicts = report.latest_analysis.verdicts
+    verdicts, history = report.latest_analysis.verdicts, list_verdict_history(report.summary, report.snapshots)
     return load_template("experiment.html").render(
         newest_event=format_time(report.as_of_ms) + ("" if now_ms is None else _describe_age(report.as_of_ms, now_ms)),
         sample_size=_describe_sample_size(report),
         closing=describe_closing(report.summary),
-        headlines=[_headline_context(report, *treatment) for treatment in verdicts.items()],
+        headlines=[
+            _headline_context(report, name, verdict, history.get(name, ())) for name, verdict in verdicts.items()
+        ],
         treatments=[_treatment_context(report, *treatment) for treatment in verdicts.items()],
         report=report,
         meets_min_students=partial(_meets_min_students, report),
@@ -74,7 +77,7 @@ def render_experiment_report(report: ReportData, now_ms: int | None = None) -> s
         legend_entries=charts.legend_entries(report),
         state_changes=[
             {"name": name, "rows": rows[-_MAX_STATE_CHANGES:], "omitted_count": max(len(rows) - _MAX_STATE_CHANGES, 0)}
-            for name, periods in list_verdict_history(report.summary, report.snapshots).items()
+            for name, periods in history.items()
             if (rows := list(_state_changes(report, name, periods)))
         ],
         snapshot_charts=list(charts.snapshot_charts(report)),
@@ -178,11 +181,14 @@ def _explain_disagreement(settings: ExperimentSettings, gain: str) -> str:
     return "Check the cuts of both metrics: with the same cut, they order single responses in the same way."
 
 
-def _headline_context(report: ReportData, name: str, verdict: Verdict) -> dict[str, Any]:
+def _headline_context(
+    report: ReportData, name: str, verdict: Verdict, periods: Sequence[StatePeriod]
+) -> dict[str, Any]:
     is_displayed = report.is_displayed(verdict.primary)
     comparisons = {report.settings.primary: verdict.primary, **dict(verdict.diagnostics)} if is_displayed else {}
     disagreements = describe_disagreements(report.settings, comparisons)
     contradictions = [sentence for sentence, contradictory in disagreements.items() if contradictory]
+    first_decision = describe_first_decision(periods, verdict)
     minor_disagreements = [sentence for sentence, contradictory in disagreements.items() if not contradictory]
     return {
         "treatment": name,
@@ -190,9 +196,15 @@ def _headline_context(report: ReportData, name: str, verdict: Verdict) -> dict[s
         "sentence": describe_state(verdict, is_displayed=_meets_min_students(report, verdict.primary)),
         "effect": _describe_effect(report, name, verdict),
         "disagreements": contradictions,
-        "reasons": [reason.text for reason in verdict.reasons if is_displayed],
-        "notes": [*(note.text for note in verdict.notes if is_displayed), *minor_disagreements],
-        "time_to_decide": describe_time_to_decide(verdict) if is_displayed else None,
+        "reasons": [reason.text for reason in verdict.reasons if is_displayed or reason.is_about_validity],
+        "notes": [
+            *(note.text for note in verdict.notes if is_displayed or note.is_about_validity),
+            *minor_disagreements,
+            *([first_decision] if is_displayed and first_decision is not None else []),
+        ],
+        "time_to_decide": describe_time_to_decide(verdict)
+        if is_displayed and not report.summary.is_closed_by_clock
+        else None,
     }
 
 
