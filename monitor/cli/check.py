@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from typing import Final
 
 from monitor.clock import wall_clock
 from monitor.config import Settings, experiment_warnings
-from monitor.errors import AbMonitorError, DependencyUnavailable
+from monitor.engine import IdHasher
+from monitor.errors import AbMonitorError, DependencyUnavailable, setting_text
 from monitor.sources import check_copartitioning, create_consumer, inspect_kafka_topics, kafka_client_version
-from monitor.state import StoreReader, open_store_reader, read_server_warnings
+from monitor.state import (
+    RESPONSES_FIELD_PREFIX,
+    StoreReader,
+    open_store_reader,
+    read_hash_key,
+    read_server_warnings,
+    read_skipped_events,
+    read_stored_experiments,
+    skipped_responses_field,
+)
 
 
 def add_arguments(_parser: argparse.ArgumentParser) -> None:
@@ -23,6 +34,14 @@ class _SeveralErrors(AbMonitorError):
     def __init__(self, errors: Sequence[AbMonitorError]) -> None:
         super().__init__("\n".join([f"{len(errors)} checks failed:", *(f"  {error}" for error in errors)]))
         self.exit_code = errors[0].exit_code
+
+
+def _with_key(key: str, error: AbMonitorError) -> AbMonitorError:
+    """Return the error; if a server cannot be reached and the message names no key of the section, with the key."""
+    section, _, _ = key.partition(".")
+    if isinstance(error, DependencyUnavailable) and not re.search(rf"\b{section}\.[a-z]+_?[a-z]+\b", str(error)):
+        return DependencyUnavailable(f"{key}: {error}")
+    return error
 
 
 _REPAIRABLE_CODES: Final = {"guardrail_idle", "anonymous_units", "low_power"}
@@ -40,11 +59,11 @@ def run(_arguments: object, settings: Settings) -> int:
     try:
         shard_count = _check_store(settings)
     except AbMonitorError as error:
-        errors.append(error)
+        errors.append(_with_key("store.url", error))
     try:
         _check_kafka(settings, shard_count)
     except AbMonitorError as error:
-        errors.append(error)
+        errors.append(_with_key("kafka.bootstrap_servers", error))
     if len(errors) > 1:
         raise _SeveralErrors(errors)
     if errors:
@@ -62,7 +81,60 @@ def _check_store(settings: Settings) -> int:
         print(f"store          ok: reachable, {content}{shards}")
         _print_warnings(read_server_warnings(reader.store))
         _print_warnings(_find_verdict_problems(reader) if has_experiments else ())
+        _print_warnings(_find_undeclared_experiments(reader, settings))
         return shard_count
+
+
+def _find_undeclared_experiments(reader: StoreReader, settings: Settings) -> list[str]:
+    """Return a sentence for each experiment that the store has and the file lacks, and for responses of neither.
+
+    Of the latter, the store has only hashes of their experiments' names. They are compared with the hashes of other
+    spellings of the declared names.
+    """
+    stored_names = read_stored_experiments(reader.store).keys()
+    declared_names = {experiment.name for experiment in settings.experiments}
+    id_hasher = IdHasher(read_hash_key(reader.store, settings))
+    counts = {
+        field: count
+        for field, count in read_skipped_events(reader.store).events.items()
+        if field.startswith(RESPONSES_FIELD_PREFIX)
+    }
+    sentences = []
+    for name in sorted(stored_names - declared_names):
+        count = counts.pop(skipped_responses_field(name, id_hasher), 0)
+        sentences.append(
+            f"experiments: the store has the experiment {setting_text(name)}, which the file lacks; {count:,} of its "
+            "responses were skipped. If the experiment was not removed on purpose, add it to the file"
+        )
+    for name in sorted(declared_names):
+        counts.pop(skipped_responses_field(name, id_hasher), None)
+        spelling_counts = {
+            spelling: counts.pop(skipped_responses_field(spelling, id_hasher), 0) for spelling in _other_spellings(name)
+        }
+        sentences += [
+            f"experiments: {count:,} responses of the experiment {setting_text(spelling)} were skipped, because the "
+            f"file lacks this experiment; did you mean {setting_text(name)}?"
+            for spelling, count in spelling_counts.items()
+            if count
+        ]
+    if total := sum(counts.values()):
+        sentences.append(
+            f"experiments: {total:,} responses of experiments that the file lacks were skipped. Compare the field "
+            "experiment of the events with experiments.name"
+        )
+    return sentences
+
+
+def _other_spellings(name: str) -> list[str]:
+    """Return a name with other separators of words and with other cases.
+
+    >>> [spelling for spelling in _other_spellings("ranker-v2") if "V2" in spelling and " " in spelling]
+    ['RANKER V2', 'Ranker V2']
+    """
+    words = re.split(r"[\s_-]+", name)
+    changes = (str.lower, str.upper, str.capitalize)
+    spellings = [separator.join(map(change, words)) for separator in (" ", "-", "_", "") for change in changes]
+    return [spelling for spelling in dict.fromkeys(spellings) if spelling != name]
 
 
 def _find_verdict_problems(reader: StoreReader) -> list[str]:

@@ -6,6 +6,7 @@ import argparse
 import logging
 import math
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -13,7 +14,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +24,7 @@ from rich.text import Text
 from monitor.app import WritableStore, create_worker, open_writable_store, serve_http
 from monitor.cli.signals import stop_on_signals
 from monitor.clock import wall_clock
-from monitor.config import ItemSettings, Settings, load_settings, parse_integer
+from monitor.config import load_settings, parse_integer
 from monitor.errors import UsageError
 from monitor.export import DataConsole, format_count, render_summary
 from monitor.pipeline import Telemetry, Worker
@@ -63,7 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
     console = DataConsole()
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ab-monitor-demo-")))
-        settings = _create_settings(scenario, directory, port)
+        config_path = _write_config(scenario, directory, port)
+        settings = load_settings(config_path, {})
         telemetry = Telemetry()
         store = stack.enter_context(open_writable_store(settings, wall_clock))
         source = SimulatedSource(generate_events(scenario), scenario.start_ms, speed)
@@ -83,7 +84,12 @@ def run(arguments: argparse.Namespace) -> int:
         _show_progress(console, worker, store, source, server)
         _print_results(console, scenario, store)
         if arguments.stay and not is_interrupted.is_set():
-            console.print("The simulated time is over. The page stays until Ctrl-C.")
+            command = f"{_find_program_name()} verdict {shlex.quote(scenario.experiment)}"
+            console.print(
+                "The simulated time is over. The page stays until Ctrl-C. Until then, other commands can read the "
+                f"store:\n  {command} --config {shlex.quote(str(config_path))}",
+                soft_wrap=True,
+            )
             is_interrupted.wait()
     return 0
 
@@ -101,14 +107,18 @@ def _create_scenario(arguments: argparse.Namespace) -> Scenario:
         raise UsageError(str(error)) from error
 
 
-def _create_settings(scenario: Scenario, directory: Path, port: int) -> Settings:
-    path = directory / "config.toml"
-    path.write_text(render_example_config(scenario), encoding="utf-8")
-    settings = load_settings(path, {})
-    store_settings = replace(settings.store, url=f"embedded:{directory / 'store'}")
-    items = ItemSettings(_ITEM_DAYS, catalogue=frozenset(f"v-{video}" for video in range(scenario.catalogue)))
-    experiments = tuple(replace(experiment, items=items) for experiment in settings.experiments)
-    return replace(settings, experiments=experiments, store=store_settings, http=replace(settings.http, port=port))
+def _write_config(scenario: Scenario, directory: Path, port: int) -> Path:
+    """Write the configuration and the catalogue to the directory, and return the path of the configuration."""
+    path, catalogue = directory / "config.toml", directory / "catalogue.txt"
+    catalogue.write_text("".join(f"v-{video}\n" for video in range(scenario.catalogue)), encoding="utf-8")
+    text = render_example_config(
+        scenario,
+        store_url=f"embedded:{directory / 'store'}",
+        http_port=port,
+        items={"horizon": f"{_ITEM_DAYS}d", "catalogue": str(catalogue)},
+    )
+    path.write_text(text, encoding="utf-8")
+    return path
 
 
 def _show_progress(

@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import count
+from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -158,8 +159,15 @@ def benchmark_scenario() -> Scenario:
     return Scenario(responses=300_000, students=20_000, seed=2026)
 
 
-def render_example_config(scenario: Scenario) -> str:
-    """Return a configuration file that fits the scenario."""
+def render_example_config(
+    scenario: Scenario,
+    *,
+    store_url: str = "redis://localhost:6379/0",
+    http_port: int = 9464,
+    items: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Return a configuration file that fits the scenario; `items` has the keys of `[experiments.items]`, if any."""
+    items_table = "".join(f"{key} = {_quote(value)}\n" for key, value in items.items())
     names = list(scenario.shares)
     shares = ", ".join(f"{_quote(name)} = {share:g}" for name, share in scenario.shares.items())
     return f"""# AB Monitor: docs/configuration.md has every key.
@@ -171,11 +179,11 @@ dead_letter_topic = "ab-monitor.dead-letter"
 group_id = "ab-monitor"
 
 [store]
-url = "redis://localhost:6379/0"
+url = {_quote(store_url)}
 
 [http]
 host = "127.0.0.1"
-port = 9464
+port = {http_port}
 
 [[experiments]]
 name = {_quote(scenario.experiment)}
@@ -195,7 +203,7 @@ drift = {{ reference = 2 }}
 rating = "score"
 helpful = 4
 watched = [[0.1, 1], [0.5, 2], [0.9, 4]]
-"""
+""" + (f"\n[experiments.items]\n{items_table}" if items else "")
 
 
 def _quote(text: str) -> str:

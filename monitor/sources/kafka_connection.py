@@ -22,9 +22,10 @@ from kafka.errors import (
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
 )
+from kafka.net.compat import KafkaNetClient
 
 from monitor.config import KafkaSettings
-from monitor.errors import AbMonitorError, DependencyUnavailable, UsageError, tls_failure_reason
+from monitor.errors import AbMonitorError, DependencyUnavailable, UsageError, join_reasons, tls_failure_reason
 from monitor.sources.consumer import RECONNECT_BACKOFF_MAX_MS, parse_partition_name, partition_name
 
 Client = TypeVar("Client")
@@ -92,10 +93,12 @@ def connect_kafka_client(client: Callable[..., Client], settings: KafkaSettings,
     kafka_log.addHandler(logged_errors)
     try:
         return client(
-            **connection_options(settings),
-            bootstrap_timeout_ms=BOOTSTRAP_TIMEOUT_MS,
-            reconnect_backoff_max_ms=RECONNECT_BACKOFF_MAX_MS,
-            **options,
+            **{
+                **connection_options(settings),
+                "bootstrap_timeout_ms": BOOTSTRAP_TIMEOUT_MS,
+                "reconnect_backoff_max_ms": RECONNECT_BACKOFF_MAX_MS,
+                **options,
+            }
         )
     except KafkaError as error:
         reasons = [reason for reason in logged_errors.errors if not isinstance(reason, _TIMEOUTS)] or [error]
@@ -118,23 +121,22 @@ class TopicInspection:
 
 
 def inspect_kafka_topics(settings: KafkaSettings) -> TopicInspection:
-    """Return the state of the configured topics; raises `DependencyUnavailable` without a cluster."""
+    """Return the state of the configured topics.
+
+    Raises `DependencyUnavailable` without a cluster, or if an address that a broker advertises cannot be reached.
+    """
     topic_keys = {getattr(settings, key): key for key in ("responses_topic", "feedback_topic", "dead_letter_topic")}
     with closing(ClusterAdmin(settings)) as admin:
         topics = admin.describe_topics(list(topic_keys))
         existing_topics = admin.list_topics() if len(topics) < len(topic_keys) else []
+    if (problem := advertised_address_problem(settings)) is not None:
+        raise DependencyUnavailable(problem)
     partition_counts = {topic: len(description.partitions) for topic, description in topics.items()}
-    # Kafka does not distinguish absent topics from topics that the user may not see.
-    permission = (
-        ", or the user lacks the permission to describe it" if settings.security_protocol != "PLAINTEXT" else ""
-    )
-    missing_topics = []
-    for topic, key in topic_keys.items():
-        if topic not in topics:
-            similar_topics = get_close_matches(topic, existing_topics, _MAX_SIMILAR_TOPICS, _MIN_TOPIC_SIMILARITY)
-            hint = f"; the most similar topics are {', '.join(similar_topics)}" if similar_topics else ""
-            problem = f"topic {topic} does not exist{permission}{hint}"
-            missing_topics.append(f"{problem}. Create the topic, or correct kafka.{key}")
+    missing_topics = [
+        describe_missing_topic(settings, topic, key, existing_topics)
+        for topic, key in topic_keys.items()
+        if topic not in topics
+    ]
     warnings = _dead_letter_size_warnings(settings)
     responses, feedback = settings.responses_topic, settings.feedback_topic
     if partition_counts.get(responses, 0) != partition_counts.get(feedback, 0) and not missing_topics:
@@ -149,6 +151,17 @@ def inspect_kafka_topics(settings: KafkaSettings) -> TopicInspection:
         for topic in topic_keys
     ]
     return TopicInspection(lines, warnings, missing_topics)
+
+
+def describe_missing_topic(settings: KafkaSettings, topic: str, key: str, existing_topics: Collection[str]) -> str:
+    """Return a sentence about a topic that does not exist, with its key in `[kafka]` and the most similar topics."""
+    # Kafka does not distinguish absent topics from topics that the user may not see.
+    permission = (
+        ", or the user lacks the permission to describe it" if settings.security_protocol != "PLAINTEXT" else ""
+    )
+    similar_topics = get_close_matches(topic, existing_topics, _MAX_SIMILAR_TOPICS, _MIN_TOPIC_SIMILARITY)
+    hint = f"; the most similar topics are {', '.join(similar_topics)}" if similar_topics else ""
+    return f"topic {topic} does not exist{permission}{hint}. Create the topic, or correct kafka.{key}"
 
 
 def _dead_letter_size_warnings(settings: KafkaSettings) -> list[str]:
@@ -185,6 +198,45 @@ def kafka_connection_problem(settings: KafkaSettings) -> str | None:
         else:
             return None
     return problem
+
+
+def advertised_address_problem(settings: KafkaSettings) -> str | None:
+    """Return which addresses the brokers advertise but this machine cannot reach, and the next step.
+
+    None if this machine reaches all advertised addresses, or if no bootstrap server answers. Clients connect to the
+    bootstrap servers only to read the advertised addresses.
+    """
+    if kafka_connection_problem(settings) is not None:
+        return None
+    network_clients: list[Any] = []
+
+    def create_network_client(**options: Any) -> Any:
+        network_clients.append(KafkaNetClient(**options))
+        return network_clients[0]
+
+    try:
+        with connect_kafka_client(
+            KafkaAdminClient,
+            settings,
+            kafka_client=create_network_client,
+            bootstrap_timeout_ms=int(_PROBE_TIMEOUT_S * 1000),
+        ):
+            addresses = sorted((broker.host, broker.port) for broker in network_clients[0].cluster.brokers())
+    except (AbMonitorError, KafkaError):
+        return None
+    failures = []
+    for host, port in addresses:
+        try:
+            socket.create_connection((host, port), timeout=_PROBE_TIMEOUT_S).close()
+        except OSError as error:
+            failures.append(f"{host}:{port} ({error.strerror or error})")
+    if not failures:
+        return None
+    return (
+        f"Kafka at {settings.bootstrap_servers} answers, but its brokers advertise addresses that this machine cannot "
+        f"reach: {join_reasons(failures)}. Set advertised.listeners of the brokers to addresses that this machine can "
+        "reach, or make the addresses reachable (DNS, firewall), or set kafka.bootstrap_servers to another listener"
+    )
 
 
 def translate_kafka_error(settings: KafkaSettings, error: KafkaError) -> AbMonitorError:
@@ -287,7 +339,11 @@ class ClusterAdmin:
             return send(self._admin)
         except KafkaError as error:
             self.close()
-            raise translate_kafka_error(self._settings, error) from error
+            translation = translate_kafka_error(self._settings, error)
+            if isinstance(translation, DependencyUnavailable):
+                problem = advertised_address_problem(self._settings)
+                translation = translation if problem is None else DependencyUnavailable(problem)
+            raise translation from error
 
     def close(self) -> None:
         if self._admin is not None:

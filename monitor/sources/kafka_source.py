@@ -23,6 +23,7 @@ from monitor.sources.kafka_connection import (
     LATEST_OFFSET,
     ClusterAdmin,
     TopicDescription,
+    describe_missing_topic,
     kafka_connection_problem,
 )
 from monitor.sources.source import DeadLetterQueue, EventType, OffsetGap, PartitionRecords
@@ -73,6 +74,7 @@ class KafkaSource:
             settings.responses_topic: "response",
             settings.feedback_topic: "feedback",
         }
+        self._topic_keys = {settings.responses_topic: "responses_topic", settings.feedback_topic: "feedback_topic"}
         self.restarts = 0
         self._has_assignment = False
         self._unsought: set[str] = set()
@@ -297,11 +299,18 @@ class KafkaSource:
         missing_topics = [topic for topic in self._event_types if topic not in self._topics]
         if self._problem is None and missing_topics:
             self._next_metadata_s = 0.0
-            self._problem = (
-                f"Kafka at {self._settings.bootstrap_servers}: topic {', '.join(missing_topics)} does not exist. "
-                "Create the topic, or correct kafka.responses_topic or kafka.feedback_topic"
-            )
+            self._problem = self._describe_missing_topics(missing_topics)
         return self._problem
+
+    def _describe_missing_topics(self, missing_topics: Sequence[str]) -> str:
+        existing_topics: Sequence[str] = []
+        with suppress(AbMonitorError):
+            existing_topics = self._admin.list_topics()
+        sentences = [
+            describe_missing_topic(self._settings, topic, self._topic_keys[topic], existing_topics)
+            for topic in missing_topics
+        ]
+        return f"Kafka at {self._settings.bootstrap_servers}: {'. '.join(sentences)}"
 
     def _refresh_metadata(self) -> None:
         """Update the topics and the end offsets of all partitions; rewind if a topic was recreated."""

@@ -159,7 +159,9 @@ def audit_aggregates(store: ShardedStore, settings: Settings) -> AuditFindings:
             return findings
     raise DependencyUnavailable(
         f"an audit needs a store that does not change, but workers have made {commits} commits during the last of "
-        f"{_ATTEMPTS} attempts. Stop the workers during the audit (they resume at the same offsets), or audit a copy"
+        f"{_ATTEMPTS} attempts. Stop the workers during the audit (they resume at the same offsets), or audit a copy: "
+        "`valkey-cli --rdb dump.rdb` (or redis-cli) writes the store to a file; start a server with this file, and "
+        "set ABMONITOR_STORE_URL to its address"
     )
 
 

@@ -33,13 +33,15 @@ from monitor.stats import SkippedEventCounts, similar_text
 
 _MAX_NAME_LENGTH: Final = 100
 _MAX_LISTED_EXPERIMENTS: Final = 20
-OTHER_EXPERIMENTS_FIELD: Final = b"responses:other"
+RESPONSES_FIELD_PREFIX: Final = b"responses:"
+"""Begins each field that counts responses."""
+OTHER_EXPERIMENTS_FIELD: Final = RESPONSES_FIELD_PREFIX + b"other"
 """Counts the responses of experiments beyond the limit of separately counted experiments."""
 
 
 def skipped_responses_field(experiment: str, id_hasher: IdHasher) -> bytes:
     """Return the field that counts the responses of an experiment."""
-    return b"responses:" + id_hasher.hash_experiment(experiment).hex().encode()
+    return RESPONSES_FIELD_PREFIX + id_hasher.hash_experiment(experiment).hex().encode()
 
 
 def skipped_feedback_field(number: int) -> bytes:

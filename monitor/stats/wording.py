@@ -153,5 +153,5 @@ def describe_guardrail(result: GuardrailResult) -> str:
         low, high, _ = format_changes(name, [*bounds, result.margin or 0.0], sign=True)
         *_, allowed = format_changes(name, [*bounds, result.margin or 0.0])
         change = f"changed by {low} to {high}{unit}"
-    allowance = f"the allowed {noun} is {allowed}{'' if unit in change and unit else unit}"
+    allowance = f"the allowed {noun} is {allowed}{'' if is_proportion(name) and unit in change else unit}"
     return f"{capitalized_metric_label(name)} {change}; {allowance}{_CONCLUSIONS[result.state]}."

@@ -72,6 +72,8 @@ class Listener:
     protocol: str
     settings: Mapping[str, str] = field(default_factory=dict)
     """Of this listener alone, such as `ssl.client.auth`."""
+    advertised: str = ""
+    """HOST:PORT that clients are told; by default the listener's own address."""
 
 
 class KafkaBroker:
@@ -96,12 +98,12 @@ class KafkaBroker:
         self._settings = self._directory / "server.properties"
         self._ports = {"PLAINTEXT": self.port, **{each.name: free_port() for each in listeners}}
         self._users = users or {}
+        addresses = {name: f"127.0.0.1:{port}" for name, port in self._ports.items()}
+        addresses |= {each.name: each.advertised for each in listeners if each.advertised}
+        addresses["PLAINTEXT"] = f"127.0.0.1:{advertised or self.port}"
         text = _SETTINGS.format(
             listeners=",".join(f"{name}://127.0.0.1:{port}" for name, port in self._ports.items()),
-            advertised=",".join(
-                f"{name}://127.0.0.1:{(name == 'PLAINTEXT' and advertised) or port}"
-                for name, port in self._ports.items()
-            ),
+            advertised=",".join(f"{name}://{addresses[name]}" for name in self._ports),
             protocols=",".join(["PLAINTEXT:PLAINTEXT", *[f"{each.name}:{each.protocol}" for each in listeners]]),
             controller=free_port(),
             directory=self._directory,

@@ -66,7 +66,7 @@ METRIC = Guardrail("ndcg@5", "down", 0.02)
         ),
         (
             _result(LATENCY, 81.0, 190.0, "crossed"),
-            "Mean latency rose by 81 to 190 ms; the allowed increase is 50, so the guardrail failed.",
+            "Mean latency rose by 81 to 190 ms; the allowed increase is 50 ms, so the guardrail failed.",
         ),
         (
             _result(METRIC, 0.001, 0.031, "open"),

@@ -1,0 +1,63 @@
+"""`ab-monitor check` without Kafka: problems with their keys, and experiments that the file lacks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from monitor.cli.command_line import main
+from tests.unit.events.test_decoding import RESPONSE
+
+CONFIG = """
+[store]
+url = "{url}"
+[kafka]
+bootstrap_servers = "127.0.0.1:1"
+[[experiments]]
+name = "{name}"
+control = "control"
+variants = {{ control = 0.5, treatment = 0.5 }}
+"""
+
+
+def _configure(folder: Path, name: str, url: str = "embedded:store") -> None:
+    (folder / "config.toml").write_text(CONFIG.format(name=name, url=url), encoding="utf-8")
+
+
+def test_both_problems_are_in_one_list_with_the_keys_to_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The store is checked although Kafka is down, and the reverse."""
+    monkeypatch.chdir(tmp_path)
+    _configure(tmp_path, "ranker-v2", "redis://127.0.0.1:1")
+    assert main(["check", "--config", "config.toml"]) == 3
+    first_line, *problems = capsys.readouterr().err.splitlines()
+    assert first_line == "ab-monitor: 2 checks failed:"
+    assert [problem.strip().partition(": ")[0] for problem in problems] == ["store.url", "kafka.bootstrap_servers"]
+
+
+def test_experiments_and_responses_that_the_file_lacks_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An experiment of the store, other spellings of a declared experiment, and unknown experiments."""
+    monkeypatch.chdir(tmp_path)
+    names = ["Ranker V2", "Ranker V2", "RANKER_V2", "unknown", "old"]
+    events = [{**RESPONSE, "response_id": f"r{number}", "experiment": name} for number, name in enumerate(names)]
+    (tmp_path / "events").write_text("".join(json.dumps(event) + "\n" for event in events), encoding="utf-8")
+    (tmp_path / "no-events").write_text("", encoding="utf-8")
+    _configure(tmp_path, "old")
+    assert main(["replay", "--config", "config.toml", "no-events"]) == 0
+    _configure(tmp_path, "ranker-v2")
+    assert main(["replay", "--config", "config.toml", "events"]) == 0
+    capsys.readouterr()
+    assert main(["check", "--config", "config.toml"]) == 3
+    output = capsys.readouterr()
+    assert [line.removeprefix("warning").strip()[:95] for line in output.out.splitlines() if "warning" in line] == [
+        'experiments: the store has the experiment "old", which the file lacks; 1 of its responses were ',
+        'experiments: 2 responses of the experiment "Ranker V2" were skipped, because the file lacks thi',
+        'experiments: 1 responses of the experiment "RANKER_V2" were skipped, because the file lacks thi',
+        "experiments: 1 responses of experiments that the file lacks were skipped. Compare the field exp",
+    ]
+    assert output.err.startswith("ab-monitor: kafka.bootstrap_servers: Kafka at 127.0.0.1:1: ")
