@@ -59,6 +59,10 @@ BELOW_PAST: Final = f"{_SERIES}_mean:share_below_past"
 BELOW_CONTROL: Final = f"{_SERIES}_mean:share_below_control"
 ERRORS_BELOW_PAST: Final = f"{_SERIES}_mean:errors_below_past"
 ERRORS_BELOW_CONTROL: Final = f"{_SERIES}_mean:errors_below_control"
+NEW_MEAN: Final = "experiment_variant_metric:abmonitor_primary_mean:added15m"
+NEW_CONTROL_MEAN: Final = "experiment_metric:abmonitor_primary_mean:added15m_control"
+RECOVERED: Final = 1 - LARGE_DROP / 2
+"""A decayed mean takes two half-lives to recover. New ratings of this share of the usual mean end a fast alert."""
 
 
 def _of_control(series: str) -> str:
@@ -134,6 +138,18 @@ RECORDINGS: Final = (
         {CONTROL}
         """,
     ),
+    # The mean of the newest ratings, if there are enough.
+    Recording(
+        NEW_MEAN,
+        f"""
+        max by (experiment, variant, metric) (
+          delta(abmonitor_metric_sum[15m]) / (delta(abmonitor_metric_count[15m]) >= {READABLE_COUNT})
+        )
+        and on (experiment, metric)
+        {_PRIMARY}
+        """,
+    ),
+    Recording(NEW_CONTROL_MEAN, f"max by (experiment, metric) ({NEW_MEAN} and on (experiment, variant) {CONTROL})"),
     # Traffic; a revision or a rebuild may lower the numbers, which is no traffic.
     *(
         Recording(
@@ -161,6 +177,8 @@ DROPS: Final = (
         {BELOW_PAST}{{{FAST}}} > {LARGE_DROP}
         and
         {ERRORS_BELOW_PAST} > {FAST_ERRORS}
+        unless
+        {PAST} * {RECOVERED} < on (experiment, variant, metric) group_left () {NEW_MEAN}
         """,
         pending="10m",
         keep="10m",
@@ -204,6 +222,8 @@ DROPS: Final = (
         {ERRORS_BELOW_CONTROL} > {FAST_ERRORS}
         and
         present_over_time({MEAN}[1h] offset 6h)
+        unless on (experiment, variant, metric)
+        ({NEW_MEAN} > on (experiment, metric) group_left () {RECOVERED} * {NEW_CONTROL_MEAN})
         """,
         pending="10m",
         keep="10m",

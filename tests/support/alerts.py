@@ -95,6 +95,16 @@ def traffic(name: str, **variants: str) -> World:
     }
 
 
+def new_ratings(variant: str, mean: float) -> World:
+    """Return 40 ratings a minute, of which each has this value of the metric."""
+    labels = f'experiment="e",variant="{variant}",metric="dcg@5",instance="m:1"'
+    per_step = 40 * STEP_MIN
+    return {
+        f"abmonitor_metric_count{{{labels}}}": lasting(8 * DAY, 0, per_step),
+        f"abmonitor_metric_sum{{{labels}}}": lasting(8 * DAY, 0, per_step * mean),
+    }
+
+
 TREATMENT = {"experiment": "e", "variant": "treatment", "metric": "dcg@5"}
 FAST, SLOW = {**TREATMENT, "decay": "1h"}, {**TREATMENT, "decay": "24h"}
 HALVED = f"{lasting(30 * HOUR, 2)} {lasting(3 * HOUR, 1)}"
@@ -104,6 +114,8 @@ ENDED = f"{lasting(30 * HOUR, 0, 300)} {lasting(3 * HOUR, 30 * 3600)}"
 YOUNG = f"{lasting(5 * HOUR, 2)} {lasting(3 * HOUR, 1)}"
 
 DROP = [
+    Scenario("AbMonitorDropFast", "halved, and the newest ratings are as bad", arm("treatment", HALVED) | new_ratings("treatment", 1), 31 * HOUR, [FAST]),
+    Scenario("AbMonitorDropFast", "halved, and the newest ratings are good again", arm("treatment", HALVED) | new_ratings("treatment", 2), 31 * HOUR),
     Scenario("AbMonitorDropFast", "halved", arm("treatment", HALVED), 31 * HOUR, [FAST]),
     Scenario("AbMonitorDropFast", "the control drops, too", arm("control", HALVED), 31 * HOUR, [{**FAST, "variant": "control"}]),
     Scenario("AbMonitorDropFast", "steady", arm("treatment", lasting(33 * HOUR, 2)), 31 * HOUR),
@@ -137,6 +149,8 @@ def both(mean: str, control: str = lasting(8 * DAY, 2), **rest: object) -> World
 
 WORSE = lasting(4 * DAY, 1.6)
 BEHIND = [
+    Scenario("AbMonitorBehindControlFast", "a fifth worse, and the newest ratings are as bad", both(WORSE) | new_ratings("control", 2) | new_ratings("treatment", 1.6), 8 * HOUR, [FAST]),
+    Scenario("AbMonitorBehindControlFast", "a fifth worse, and the newest ratings are as good as the control's", both(WORSE) | new_ratings("control", 2) | new_ratings("treatment", 2), 8 * HOUR),
     Scenario("AbMonitorBehindControlFast", "a fifth worse", both(WORSE), 8 * HOUR, [FAST]),
     Scenario("AbMonitorBehindControlFast", "as good", both(lasting(DAY, 2)), 8 * HOUR),
     Scenario("AbMonitorBehindControlFast", "better", both(lasting(DAY, 3)), 8 * HOUR),

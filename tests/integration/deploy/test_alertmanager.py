@@ -78,7 +78,7 @@ CASES: Sequence[tuple[str, Fired, Fired]] = (
     ("without a monitor only its explanations matter", [DOWN, FOREIGN, *EXPLAINING_DOWN], NOT_EXPLAINING_DOWN),
     (
         "another system is no concern of a monitor that is down",
-        [DOWN, in_staging(DROP), in_staging(LAG_SEVERE)],
+        [DOWN, in_staging(DROP), in_staging(LAG)],
         [DROP],
     ),
     ("recent means of a broken pipeline accuse nobody", [LAG_SEVERE], [DROP, BEHIND]),
