@@ -11,7 +11,7 @@ import ssl
 import threading
 import time
 from asyncio.sslproto import SSLProtocol
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -52,6 +52,7 @@ def _server(
     token: str | None = None,
     summary: Callable[[int | None], StoreSummary] = _no_store,
     items: Callable[[str, Mapping[str, str]], dict[str, Any]] = _no_items,
+    data_problems: Sequence[str] = (),
 ) -> Iterator[int]:
     """Yield the port of a server without a store; `summary` and `items` are the results of reads."""
     files = {}
@@ -61,7 +62,7 @@ def _server(
             b"".join(certificate_pem.bytes() for certificate_pem in certificate.cert_chain_pems)
         )
         Path(files["tls_key_file"]).write_bytes(certificate.private_key_pem.bytes())
-    server = HttpServer(HttpSettings(port=0, token=token, **files), _endpoints(summary, items))
+    server = HttpServer(HttpSettings(port=0, token=token, **files), _endpoints(summary, items, data_problems))
     server.start()
     try:
         yield server.port
@@ -72,6 +73,7 @@ def _server(
 def _endpoints(
     summary: Callable[[int | None], StoreSummary] = _no_store,
     items: Callable[[str, Mapping[str, str]], dict[str, Any]] = _no_items,
+    data_problems: Sequence[str] = (),
 ) -> HttpEndpoints:
     return HttpEndpoints(
         read_summary=summary,
@@ -79,7 +81,7 @@ def _endpoints(
         read_items=items,
         read_health=lambda _: ServiceHealth(0, "", ""),
         read_starts=lambda: 0,
-        data_problems=lambda: (),
+        data_problems=lambda: data_problems,
         process_registry=CollectorRegistry(),
         readiness_problems=lambda: (),
         display=DisplaySettings(),
@@ -127,6 +129,25 @@ def test_a_corrupt_store_gives_500_with_the_key(path: str) -> None:
         assert answer.status == 500
         assert b"abm:{0}:0:unit_sums:1:0 is damaged" in answer.body
         assert (answer.body.count(b"\n") == 1) == (path != "/")
+
+
+def test_a_service_stays_ready_while_events_do_not_count_and_names_the_problem() -> None:
+    """A restart would not help."""
+    problem = "last hour: 12 of 12 messages of answers rejected"
+    with _server(data_problems=(problem,)) as port:
+        answer = ask(port, "/-/ready")
+        assert (answer.status, answer.body) == (200, f"ready\n{problem}\n".encode())
+    with _server() as port:
+        assert ask(port, "/-/ready").body == b"ready\n"
+
+
+def test_the_page_without_a_store_has_its_usual_form() -> None:
+    """A person reads this page during an outage."""
+    with _server() as port:
+        answer = ask(port, "/")
+        assert answer.status == 503
+        assert b"page.css" in answer.body
+        assert b"out of reach" in answer.body
 
 
 class TestStartAndStop:
