@@ -52,8 +52,8 @@ class ServiceHealth:
     @property
     def lag_events(self) -> int | None:
         """Events that no worker has applied, by the newest record of a worker; None if unknown."""
-        known = [worker for _, worker in self.service.workers if worker.lag_events is not None]
-        return max(known, key=lambda worker: worker.seen_ms).lag_events if known else None
+        workers_with_lag = [worker for _, worker in self.service.workers if worker.lag_events is not None]
+        return max(workers_with_lag, key=lambda worker: worker.seen_ms).lag_events if workers_with_lag else None
 
     @property
     def paused(self) -> dict[str, str]:
@@ -77,10 +77,10 @@ class ServiceHealth:
         if failure is not None and self.now_ms - failure.at_ms < _RECENT_FAILURE_MS:
             age = format_duration(max(self.now_ms - failure.at_ms, 0) // 1000)
             sentences.append(f"a worker ended {age} ago with exit code {failure.exit_code}: {failure.reason}")
-        running = [worker for _, worker in self.service.workers if self.now_ms - worker.seen_ms < _RUNNING_MS]
-        if self.service.starts and not running:
+        running_workers = [worker for _, worker in self.service.workers if self.now_ms - worker.seen_ms < _RUNNING_MS]
+        if self.service.starts and not running_workers:
             sentences.append("no worker has reported within the last minute: is `ab-monitor run` running?")
-        if len({worker.config_digest for worker in running}) > 1:
+        if len({worker.config_digest for worker in running_workers}) > 1:
             sentences.append("the workers have different configurations: restart those with the old one")
         if (self.lag_events or 0) >= _LARGE_LAG_EVENTS:
             sentences.append(f"{format_count(self.lag_events or 0)} events wait to be applied")
@@ -126,8 +126,8 @@ class ServiceHealth:
 def read_health(reader: StoreReader, settings: Settings, summary: StoreSummary, now_ms: int) -> ServiceHealth:
     """Return the health of the service; `summary` has the times of the newest events. Raises `StoreUnavailable`."""
     arrivals = read_arrivals(reader.store, now_ms - DAY_MS, now_ms)
-    declared = {experiment.name: experiment.variants for experiment in reader.experiments}
-    removed = read_stored_experiments(reader.store).keys() - declared.keys()
+    declared_variants = {experiment.name: experiment.variants for experiment in reader.experiments}
+    removed_experiments = read_stored_experiments(reader.store).keys() - declared_variants.keys()
     freshness = {}
     for experiment in reader.experiments:
         variants = summary.experiments[experiment.name].variants.values()
@@ -146,7 +146,7 @@ def read_health(reader: StoreReader, settings: Settings, summary: StoreSummary, 
         now_ms=now_ms,
         store_address=_USER.sub("", settings.store.url),
         config_digest=config_digest(settings),
-        data_problems=find_data_problems(arrivals, declared, removed, now_ms),
+        data_problems=find_data_problems(arrivals, declared_variants, removed_experiments, now_ms),
         last_hour=arrivals.since(now_ms - HOUR_MS),
         last_day=arrivals.since(now_ms - DAY_MS),
         service=read_service_records(reader.store),

@@ -60,10 +60,10 @@ def find_data_problems(
     `declared_variants` are the variants by experiment. `removed_experiments` are in the store, but not in the
     configuration: their events are skipped on purpose.
     """
-    recent = arrivals.since(now_ms - _ONGOING_MS)
+    recent_by_topic = arrivals.since(now_ms - _ONGOING_MS)
     problems: list[DataProblem] = []
     for topic, counts in arrivals.since(now_ms - HOUR_MS).items():
-        recent_counts = recent.get(topic, TopicArrivals())
+        recent_counts = recent_by_topic.get(topic, TopicArrivals())
         problems += _find_rejected(topic, counts, recent_counts)
         problems += _find_undeclared(topic, counts, recent_counts, declared_variants, removed_experiments)
         if counts.unmatched >= max(_MIN_COUNT, _MIN_UNMATCHED_SHARE * counts.received):
@@ -80,13 +80,13 @@ def find_data_problems(
     return problems
 
 
-def _find_rejected(topic: str, counts: TopicArrivals, recent: TopicArrivals) -> Iterator[DataProblem]:
+def _find_rejected(topic: str, counts: TopicArrivals, recent_counts: TopicArrivals) -> Iterator[DataProblem]:
     count, received = counts.rejected.total(), counts.received
     if not _is_problem(count, received):
         return
     ((reason, reason_count),) = counts.rejected.most_common(1)
     cause = reason if reason_count == count else f"mostly {reason}"
-    is_ongoing = recent.rejected.total() > 0
+    is_ongoing = recent_counts.rejected.total() > 0
     text = (
         f"last hour: {_part(count, received)} messages of {topic} rejected, {cause}; see `ab-monitor dead-letters list`"
     )
@@ -96,7 +96,7 @@ def _find_rejected(topic: str, counts: TopicArrivals, recent: TopicArrivals) -> 
 def _find_undeclared(
     topic: str,
     counts: TopicArrivals,
-    recent: TopicArrivals,
+    recent_counts: TopicArrivals,
     declared_variants: Mapping[str, Collection[str]],
     removed_experiments: Collection[str],
 ) -> Iterator[DataProblem]:
@@ -110,12 +110,12 @@ def _find_undeclared(
         count = sum(responses.values())
         if not _is_problem(count, counts.received):
             continue
-        listed = list(responses)[:_MAX_LISTED_NAMES]
-        parts = [_describe_names(names, responses[names], declared_variants) for names in listed]
-        if len(responses) > len(listed):
-            parts.append(f"and {len(responses) - len(listed)} more")
+        listed_names = list(responses)[:_MAX_LISTED_NAMES]
+        parts = [_describe_names(names, responses[names], declared_variants) for names in listed_names]
+        if len(responses) > len(listed_names):
+            parts.append(f"and {len(responses) - len(listed_names)} more")
         subject = "experiments" if kind == "undeclared_experiment" else "variants"
-        is_ongoing = any(names in recent.undeclared for names in responses)
+        is_ongoing = any(names in recent_counts.undeclared for names in responses)
         text = (
             f"last hour: {_part(count, counts.received)} messages of {topic} skipped: the configuration does not "
             f"declare their {subject}: {'; '.join(parts)}"
@@ -149,13 +149,13 @@ def suggest_name(name: str, declared: Collection[str]) -> str | None:
     """
     by_simple_name = {_simple_name(other): other for other in declared}
     simple_name = _simple_name(name)
-    similar = get_close_matches(simple_name, by_simple_name, 1)
-    if similar:
-        return by_simple_name[similar[0]]
-    longer = [
+    similar_names = get_close_matches(simple_name, by_simple_name, 1)
+    if similar_names:
+        return by_simple_name[similar_names[0]]
+    longer_names = [
         other for simple_other, other in by_simple_name.items() if simple_name and simple_other.startswith(simple_name)
     ]
-    return longer[0] if len(longer) == 1 else None
+    return longer_names[0] if len(longer_names) == 1 else None
 
 
 def _simple_name(name: str) -> str:

@@ -72,10 +72,10 @@ class StatusReporter:
         """Read the data problems, and log ongoing ones unless the last minute has a log line."""
         problems = read_data_problems(self._reader, self._clock())
         self.data_problems = tuple(problem.text for problem in problems)
-        ongoing = [problem.text for problem in problems if problem.is_ongoing]
-        if ongoing and now_s >= self._next_problems_s:
+        ongoing_texts = [problem.text for problem in problems if problem.is_ongoing]
+        if ongoing_texts and now_s >= self._next_problems_s:
             self._next_problems_s = now_s + _PROBLEM_INTERVAL_S
-            for text in ongoing:
+            for text in ongoing_texts:
                 log.warning("%s", text)
 
     def close(self) -> None:
@@ -88,6 +88,7 @@ class StatusReporter:
 
 def read_data_problems(reader: StoreReader, now_ms: int) -> list[DataProblem]:
     """Return the data problems of the last hour. Raises `StoreUnavailable`."""
-    declared = {experiment.name: experiment.variants for experiment in reader.experiments}
-    removed = read_stored_experiments(reader.store).keys() - declared.keys()
-    return find_data_problems(read_arrivals(reader.store, now_ms - HOUR_MS, now_ms), declared, removed, now_ms)
+    declared_variants = {experiment.name: experiment.variants for experiment in reader.experiments}
+    removed_experiments = read_stored_experiments(reader.store).keys() - declared_variants.keys()
+    arrivals = read_arrivals(reader.store, now_ms - HOUR_MS, now_ms)
+    return find_data_problems(arrivals, declared_variants, removed_experiments, now_ms)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 from monitor.config import DecisionSettings, GuardrailSettings
 from monitor.events import Feedback, Response
 from monitor.pipeline.retention import RetentionCleaner
 from monitor.pipeline.watermark import WatermarkTracker
-from monitor.state import Position, PositionUpdate, StoreShard
+from monitor.state import Position, PositionUpdate, StoreShard, read_arrivals
 from tests.servers.redis import RedisServer
 from tests.support.store_bench import StoreBench
 from tests.support.streams import EXPERIMENT, HOUR, START
@@ -64,6 +65,14 @@ class TestExpiry:
             assert bench.first_shard.client.hgetall(bench.first_shard.keys.feedback_unmatched) == expected
         assert bench.reader.read_summary().unmatched_feedback["rating"] == 2
 
+    def test_unmatched_reactions_are_counted_by_the_hour_of_their_expiry(self, store_server: RedisServer) -> None:
+        """In the same script that deletes their rows, for the topic of feedback."""
+        bench = StoreBench(store_server)
+        bench.apply([[_reaction(1, "rating", START), _reaction(2, "helpful", START)]])
+        for _ in range(2):
+            _expire_rows(bench, 3, 2 * HOUR, feedback_topic="ratings")
+        assert read_arrivals(bench.store, START, START).since(0)["ratings"].unmatched == 2
+
     def test_feedback_is_matched_if_the_response_arrives_before_the_expiry(self, store_server: RedisServer) -> None:
         """The feedback may arrive before the response."""
         bench = StoreBench(store_server)
@@ -73,7 +82,7 @@ class TestExpiry:
         assert not list(bench.first_shard.client.scan_iter(bench.first_shard.keys.response_row(b"*")))
 
 
-def _expire_rows(bench: StoreBench, offset: int, passed_ms: int) -> None:
+def _expire_rows(bench: StoreBench, offset: int, passed_ms: int, feedback_topic: str | None = None) -> None:
     """Delete expired rows when the watermark is `passed_ms` beyond the horizon."""
     tracker = WatermarkTracker({"1": EXPERIMENT.horizon_ms})
     tracker.load_state(bench.first_shard.read_state())
@@ -81,7 +90,10 @@ def _expire_rows(bench: StoreBench, offset: int, passed_ms: int) -> None:
         [PositionUpdate("t:0", offset, Position(offset, START + EXPERIMENT.horizon_ms + passed_ms))]
     )
     tracker.update_end_offsets({"t:0": offset})
-    RetentionCleaner(bench.first_shard, [bench.experiment]).clean(tracker)
+    cleaner = RetentionCleaner(
+        bench.first_shard, [bench.experiment], feedback_topic=feedback_topic, clock=partial(int, START)
+    )
+    cleaner.clean(tracker)
 
 
 def _response(number: int) -> Response:
