@@ -225,7 +225,7 @@ class StoreSummary:
             "as_of": format_timestamp(self.as_of_ms),
             "totals_as_of": self._totals_as_of(),
             "unmatched_feedback": dict(self.unmatched_feedback),
-            "skipped_experiments": msgspec.to_builtins(self.skipped_experiments),
+            "skipped_experiments": [msgspec.to_builtins(experiment) for experiment in self.skipped_experiments],
             "experiments": {name: experiment.to_json() for name, experiment in self.experiments.items()},
         }
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from monitor.stats import (
     CupedAdjustment,
+    DataQuality,
     DayCounts,
     DecisionCriteria,
     Estimate,
@@ -19,6 +20,7 @@ from monitor.stats import (
     Guardrail,
     GuardrailEvidence,
     PhaseCounts,
+    ResponseQuality,
     SegmentCounts,
     Verdict,
     VerdictEvidence,
@@ -384,3 +386,43 @@ def test_the_relative_effect_has_bounds() -> None:
     assert lower is not None
     assert upper is not None
     assert 0 < lower < 0.1 < upper
+
+
+def _quality(rejected: tuple[int, int], undeclared: int = 0, responses: int = 5000) -> DataQuality:
+    variants = {
+        name: ResponseQuality(responses, {"repeated_item": number} if number else {})
+        for name, number in zip(("control", "treatment"), rejected, strict=True)
+    }
+    return DataQuality(variants, {"T": undeclared} if undeclared else {})
+
+
+def test_rejections_that_depend_on_the_variant_make_the_comparison_invalid() -> None:
+    """The rejected responses may be the worst of the variant, however few they are among all events."""
+    verdict = _decide(data_quality=_quality((0, 495)), rejected_share=0.0065)
+    assert verdict.state == "invalid"
+    assert verdict.reasons[0].code == "uneven_rejections"
+    assert "9.01 % of treatment and 0.00 % of control" in verdict.reasons[0].text
+
+
+def test_missing_responses_that_could_change_the_effect_make_the_comparison_invalid() -> None:
+    """Nobody knows to which variant the responses of an undeclared variant belong."""
+    verdict = _decide(data_quality=_quality((0, 0), undeclared=300))
+    assert (verdict.state, verdict.reasons[0].code) == ("invalid", "many_rejections")
+    assert "300 responses of undeclared variants ('T' (did you mean treatment?))" in verdict.reasons[0].text
+
+
+def test_a_large_share_of_missing_responses_is_a_warning_if_their_effect_is_unknown() -> None:
+    """Without a largest value, no bound of the effect is known."""
+    verdict = _decide(data_quality=_quality((100, 100)), max_value=None)
+    assert verdict.state == "ship"
+    (note,) = (note for note in verdict.notes if note.code == "many_rejections")
+    assert note.is_warning
+
+
+def test_few_missing_responses_are_a_note() -> None:
+    """The verdict states their number and cause."""
+    verdict = _decide(data_quality=_quality((3, 2)))
+    assert verdict.state == "ship"
+    assert not verdict.has_warnings
+    (note,) = (note for note in verdict.notes if note.code == "rejections")
+    assert note.text == "0.05 % of the responses are missing from the comparison: 5 responses rejected."
