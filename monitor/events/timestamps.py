@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -12,6 +13,11 @@ MAX_TIMESTAMP_MS: Final = 253_402_300_799_999
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _MAX_LENGTH: Final = 40
+_ISO_8601: Final = re.compile(
+    r"[0-9]{4}-?[0-9]{2}-?[0-9]{2}"
+    r"(?:[Tt ](?:[01][0-9]|2[0-3])(?::?[0-9]{2}){0,2}(?:[.,][0-9]+)?(?:Z|[+-][0-9]{2}(?::?[0-9]{2}){0,2})?)?"
+)
+"""The part of ISO 8601 that every version of Python accepts: some also accept week dates and the hour 24."""
 _OUT_OF_RANGE: Final = "timestamp: expected a time from 1970 to 9999"
 
 
@@ -21,7 +27,8 @@ def parse_timestamp_ms(timestamp: str | int) -> int:
         timestamp_ms = timestamp
     else:
         try:
-            parsed_time = datetime.fromisoformat(timestamp if len(timestamp) <= _MAX_LENGTH else "")
+            is_accepted = len(timestamp) <= _MAX_LENGTH and _ISO_8601.fullmatch(timestamp) is not None
+            parsed_time = datetime.fromisoformat(timestamp if is_accepted else "")
         except ValueError:
             raise InvalidEvent(
                 "invalid_timestamp", "timestamp: expected ISO 8601 with an offset, or integer milliseconds"
