@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from monitor.clock import HOUR_MS
 from monitor.config import ExperimentSettings
+from monitor.errors import setting_text
 from monitor.metrics import FIXED_POINT_SCALE, Scorer
 
 _FIRST_RANK_QUALITY: Final = 2.3
@@ -137,7 +138,7 @@ class Scenario:
         ):
             for variant, number in numbers.items():
                 _check_value(parameter, f"{number} for {variant}", expected, minimum <= number <= maximum)
-                _check_value(parameter, repr(variant), f"one of {names}", variant in self.shares)
+                _check_value(parameter, setting_text(variant), f"one of {names}", variant in self.shares)
         if self.fade_days is not None:
             _check_value("fade days", self.fade_days, f"{positive_up_to} {_MAX_DAYS}", 0 < self.fade_days <= _MAX_DAYS)
         if self.drop is not None:

@@ -87,7 +87,9 @@ def test_deep_nesting_raises_only_invalid_event(depth: int, opening: bytes) -> N
     _check_decoding(b'{"response_id":"r","user_query":' + opening * depth)
 
 
-_TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
+_TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20).filter(
+    lambda text: text.lower() not in LimitSettings().placeholder_ids
+)
 _OPTIONAL_TEXT = st.none() | _TEXT
 
 

@@ -132,6 +132,6 @@ def test_each_kind_of_fault_is_reported_with_its_own_first_lines(
     lines = capsys.readouterr().err.splitlines()
     assert [line for line in lines if "more lines" in line] == [
         "5 more lines rejected: wrong_type: items[0].item_id: expected a string (in all 8)",
-        "2 more lines rejected: wrong_type: variant: Expected `str`, got `int` (in all 5)",
+        "2 more lines rejected: wrong_type: variant: expected a string, got an integer (in all 5)",
     ]
     assert sum("events:" in line for line in lines) == 6
