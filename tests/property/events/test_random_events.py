@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from monitor.config import LimitSettings
 from monitor.errors import InvalidEvent
 from monitor.events import REJECTION_REASONS, Response
 from tests.unit.events.test_decoding import DECODER, FEEDBACK, NOW, RESPONSE
