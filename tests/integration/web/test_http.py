@@ -84,6 +84,7 @@ class TestPaths:
         """The object of `verdict --json`; the rest of the path is no name."""
         verdict = json.loads(ask(port, "/api/experiments/ranker-v2/verdict").body)
         assert (verdict["experiment"], set(verdict["verdict"])) == ("ranker-v2", {"treatment"})
+        assert set(verdict["history"]) == {"treatment"}
         early_verdict = json.loads(ask(port, "/api/experiments/ranker-v2/verdict?as_of=2020-01-01T00:00:00Z").body)
         assert early_verdict["verdict"]["treatment"]["state"] == "insufficient_data"
         for path in ("nothing/verdict", "ranker-v2/verdicts", "ranker-v2/verdict/verdict", "/verdict"):
