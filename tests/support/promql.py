@@ -15,18 +15,14 @@ SERIES_OF = {
 }
 
 
-ANNOUNCED: dict[str, set[str]] = {"abmonitor_paused": {"reason"}, "abmonitor_starts_total": set()}
-"""Labels of series that rules and boards use before the catalogue declares them."""
-
-
 def exported_series() -> dict[str, set[str]]:
     """Return the labels of every series that the exporter's catalogue declares, by the series' name."""
-    found: dict[str, set[str]] = dict(ANNOUNCED)
+    found: dict[str, set[str]] = {}
     for metric in METRIC_CATALOGUE:
         for suffix in SERIES_OF[metric.metric_type]:
             name = metric.name.removesuffix(suffix) + suffix
             labels = {*metric.label_names, *(["le"] if suffix == "_bucket" else [])}
-            found[name] = labels | ANNOUNCED.get(name, set())
+            found[name] = labels
     return found
 
 
