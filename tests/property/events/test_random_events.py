@@ -98,7 +98,7 @@ _OPTIONAL_TEXT = st.none() | _TEXT
     ids=st.tuples(_TEXT, _TEXT, _TEXT),
     texts=st.tuples(_OPTIONAL_TEXT, _OPTIONAL_TEXT, st.none() | st.text(st.characters(codec="utf-8"), max_size=20)),
     items=st.lists(st.tuples(_TEXT, st.integers(1, 1_000_000)), max_size=3, unique_by=(lambda i: i[0], lambda i: i[1])),
-    at_ms=st.integers(0, NOW + 300_000),
+    at_ms=st.integers(LimitSettings().oldest_timestamp_ms, NOW + 300_000),
     latency_ms=st.none() | st.floats(0, 86_400_000),
     ignored=JSON.map(lambda value: json.loads(json.dumps(value, default=str), parse_constant=str)),
     data=st.data(),

@@ -71,7 +71,7 @@ def test_a_response_of_the_benchmark_has_370_bytes_on_average() -> None:
         ),
         ({"fade_days": 0}, "fade days: got 0, expected more than 0"),
         ({"escalation_shares": {"treatment": 1.5}}, "escalated: got 1.5 for treatment, expected 0 to 1"),
-        ({"latency_factors": {"other": 2}}, "slowness: got 'other', expected one of control, treatment"),
+        ({"latency_factors": {"other": 2}}, 'slowness: got "other", expected one of control, treatment'),
     ],
 )
 def test_invalid_parameters_are_rejected(change: dict[str, object], message: str) -> None:
