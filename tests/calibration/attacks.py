@@ -16,6 +16,7 @@ from monitor.clock import DAY_MS
 from monitor.config import DecisionSettings, MetricSpec
 from monitor.metrics import FIXED_POINT_SCALE, CohortField, FloatArray, IntArray, RecordLayout, UnitField
 from monitor.stats import StoredStudentSums, Verdict
+from monitor.stats.data_quality import DataQuality, ResponseQuality
 from tests.support.streams import EXPERIMENT
 from tests.support.units import analyze, cohort_records
 
@@ -54,6 +55,10 @@ class Units:
     """1 for students at first exposure, 0 for responses without a user id."""
     are_compared: IntArray
     """0 for students who saw both variants."""
+    hours: IntArray
+    """UTC hour of first exposure."""
+    are_rejected: IntArray
+    """1 if all responses of the unit were rejected."""
 
 
 Attack: TypeAlias = Callable[[np.random.Generator, Units], Units]
@@ -70,6 +75,8 @@ def simulate_units(chance: np.random.Generator) -> Units:
         undefined=0 * ones,
         are_exposed=ones,
         are_compared=ones,
+        hours=chance.integers(0, 24, STUDENTS),
+        are_rejected=0 * ones,
     )
 
 
@@ -98,6 +105,8 @@ def responses_without_user_id(chance: np.random.Generator, units: Units) -> Unit
         units.undefined[indices],
         (~is_anonymous[indices]).astype(np.int64),
         units.are_compared[indices],
+        units.hours[indices],
+        units.are_rejected[indices],
     )
 
 
@@ -113,6 +122,19 @@ def bad_students_switch_variants(chance: np.random.Generator, units: Units) -> U
     return replace(units, are_compared=(~is_crossover).astype(np.int64))
 
 
+def the_split_changes_within_the_day(chance: np.random.Generator, units: Units) -> Units:
+    """Assign 70 % to the treatment in the morning, when students are happier, and 30 % in the afternoon."""
+    is_morning = units.hours < 12
+    arms = (chance.random(STUDENTS) < np.where(is_morning, 0.7, 0.3)).astype(np.int64)
+    return replace(units, arms=arms, values=units.values + 0.6 * is_morning)
+
+
+def worst_responses_are_rejected(chance: np.random.Generator, units: Units) -> Units:
+    """Reject a tenth of the treatment's responses: those of its worst students, whose lists repeat an item."""
+    is_rejected = (units.arms == 1) & (units.values < 0.9) & (chance.random(STUDENTS) < 0.8)
+    return replace(units, are_rejected=is_rejected.astype(np.int64))
+
+
 def _select(units: Units, is_kept: np.ndarray) -> Units:
     return Units(*(getattr(units, name)[is_kept] for name in Units.__dataclass_fields__))
 
@@ -120,6 +142,8 @@ def _select(units: Units, is_kept: np.ndarray) -> Units:
 def stored_sums(units: Units) -> StoredStudentSums:
     """Return the sums that the store has of the units."""
     layout = RecordLayout.for_experiment(ATTACKED)
+    rejected = [int(RESPONSES * ((units.arms == arm) & (units.are_rejected == 1)).sum()) for arm in (0, 1)]
+    units = _select(units, units.are_rejected == 0)
     anonymous = units.are_exposed == 0
     responses = np.where(anonymous, 1, RESPONSES)
     rated = responses * units.are_rated
@@ -128,6 +152,7 @@ def stored_sums(units: Units) -> StoredStudentSums:
     records = cohort_records(layout, np.stack([responses, rated, totals, rated - defined], axis=1))
     records *= units.are_compared[:, None]
     records[:, CohortField.EXPOSURES] = units.are_exposed
+    records[np.arange(len(records)), CohortField.EXPOSURE_HOURS + units.hours] = units.are_exposed
     cohorts: dict[str, dict[int, IntArray]] = {}
     variant_records = {}
     for arm, name in enumerate(VARIANTS):
@@ -139,7 +164,12 @@ def stored_sums(units: Units) -> StoredStudentSums:
         record[UnitField.CROSSOVERS] = (is_arm & (units.are_compared == 0)).sum()
         record[UnitField.UNITS] = (is_arm & (units.are_compared == 1)).sum()
         variant_records[name] = record
-    return StoredStudentSums(variant_records, cohorts)
+    quality = {
+        name: ResponseQuality(int(responses[units.arms == arm].sum()), {"repeated_item": rejected[arm]})
+        for arm, name in enumerate(VARIANTS)
+    }
+    data_quality = DataQuality(quality, responses_per_student=RESPONSES)
+    return StoredStudentSums(variant_records, cohorts, data_quality=data_quality)
 
 
 ATTACKS: Final[Mapping[str, Attack]] = {
@@ -148,6 +178,8 @@ ATTACKS: Final[Mapping[str, Attack]] = {
     "20 % of the students send no user id": responses_without_user_id,
     "bad students lost on three days, then repaired": bad_students_lost_for_three_days,
     "bad students switch variants": bad_students_switch_variants,
+    "the split changes within the day": the_split_changes_within_the_day,
+    "worst responses are rejected": worst_responses_are_rejected,
 }
 
 

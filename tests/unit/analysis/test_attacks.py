@@ -17,6 +17,8 @@ FINDINGS = {
     "20 % of the students send no user id": {"anonymous_units"},
     "bad students lost on three days, then repaired": {"sample_ratio"},
     "bad students switch variants": {"crossovers", "uneven_crossovers"},
+    "the split changes within the day": {"hour_sample_ratio"},
+    "worst responses are rejected": {"uneven_rejections"},
 }
 """Attack → codes, of which the last verdict of each run has at least one."""
 
@@ -37,7 +39,14 @@ def test_an_attack_does_not_ship_and_is_named(name: str) -> None:
         assert _codes(verdicts[-1]) & FINDINGS[name]
 
 
-@pytest.mark.parametrize("name", ["unhappy students stop rating", "bad responses become undefined"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "unhappy students stop rating",
+        "bad responses become undefined",
+        "the split changes within the day",
+    ],
+)
 def test_the_interval_alone_would_ship(name: str) -> None:
     """In most runs, so the checks are needed."""
     assert sum(any(map(is_better, verdicts)) for verdicts in _verdicts(ATTACKS[name])) >= RUNS - 2
