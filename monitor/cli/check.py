@@ -7,21 +7,13 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from monitor.analysis import StoreSummary
 from monitor.clock import wall_clock
 from monitor.config import Settings, experiment_warnings
-from monitor.engine import IdHasher
 from monitor.errors import AbMonitorError, DependencyUnavailable, setting_text
+from monitor.export import read_health
 from monitor.sources import check_copartitioning, create_consumer, inspect_kafka_topics, kafka_client_version
-from monitor.state import (
-    RESPONSES_FIELD_PREFIX,
-    StoreReader,
-    open_store_reader,
-    read_hash_key,
-    read_server_warnings,
-    read_skipped_events,
-    read_stored_experiments,
-    skipped_responses_field,
-)
+from monitor.state import StoreReader, open_store_reader, read_server_warnings, read_stored_experiments
 
 
 def add_arguments(_parser: argparse.ArgumentParser) -> None:
@@ -80,68 +72,39 @@ def _check_store(settings: Settings) -> int:
         shards = f", {shard_count} shards" if shard_count > 1 else ""
         print(f"store          ok: reachable, {content}{shards}")
         _print_warnings(read_server_warnings(reader.store))
-        _print_warnings(_find_verdict_problems(reader) if has_experiments else ())
-        _print_warnings(_find_undeclared_experiments(reader, settings))
+        if has_experiments:
+            summary = reader.read_summary()
+            _print_warnings(_find_verdict_problems(summary))
+            _print_warnings(_find_undeclared_experiments(reader, summary))
+            health = read_health(reader, settings, summary, wall_clock())
+            _print_warnings([problem.text for problem in health.data_problems])
         return shard_count
 
 
-def _find_undeclared_experiments(reader: StoreReader, settings: Settings) -> list[str]:
-    """Return a sentence for each experiment that the store has and the file lacks, and for responses of neither.
-
-    Of the latter, the store has only hashes of their experiments' names. They are compared with the hashes of other
-    spellings of the declared names.
-    """
-    stored_names = read_stored_experiments(reader.store).keys()
-    declared_names = {experiment.name for experiment in settings.experiments}
-    id_hasher = IdHasher(read_hash_key(reader.store, settings))
-    counts = {
-        field: count
-        for field, count in read_skipped_events(reader.store).events.items()
-        if field.startswith(RESPONSES_FIELD_PREFIX)
-    }
+def _find_undeclared_experiments(reader: StoreReader, summary: StoreSummary) -> list[str]:
+    """Return a sentence for each experiment that the store or events have and the file lacks."""
+    skipped = {experiment.name: experiment for experiment in summary.skipped_experiments}
     sentences = []
-    for name in sorted(stored_names - declared_names):
-        count = counts.pop(skipped_responses_field(name, id_hasher), 0)
+    for name in sorted(read_stored_experiments(reader.store).keys() - summary.experiments.keys()):
+        count = skipped.pop(name).responses if name in skipped else 0
         sentences.append(
             f"experiments: the store has the experiment {setting_text(name)}, which the file lacks; {count:,} of its "
             "responses were skipped. If the experiment was not removed on purpose, add it to the file"
         )
-    for name in sorted(declared_names):
-        counts.pop(skipped_responses_field(name, id_hasher), None)
-        spelling_counts = {
-            spelling: counts.pop(skipped_responses_field(spelling, id_hasher), 0) for spelling in _other_spellings(name)
-        }
-        sentences += [
-            f"experiments: {count:,} responses of the experiment {setting_text(spelling)} were skipped, because the "
-            f"file lacks this experiment; did you mean {setting_text(name)}?"
-            for spelling, count in spelling_counts.items()
-            if count
-        ]
-    if total := sum(counts.values()):
+    for experiment in skipped.values():
+        hint = f"; did you mean {setting_text(experiment.similar_name)}?" if experiment.similar_name else ""
         sentences.append(
-            f"experiments: {total:,} responses of experiments that the file lacks were skipped. Compare the field "
-            "experiment of the events with experiments.name"
+            f"experiments: {experiment.responses:,} responses of the experiment {setting_text(experiment.name)} were "
+            f"skipped, because the file lacks this experiment{hint}"
         )
     return sentences
 
 
-def _other_spellings(name: str) -> list[str]:
-    """Return a name with other separators of words and with other cases.
-
-    >>> [spelling for spelling in _other_spellings("ranker-v2") if "V2" in spelling and " " in spelling]
-    ['RANKER V2', 'Ranker V2']
-    """
-    words = re.split(r"[\s_-]+", name)
-    changes = (str.lower, str.upper, str.capitalize)
-    spellings = [separator.join(map(change, words)) for separator in (" ", "-", "_", "") for change in changes]
-    return [spelling for spelling in dict.fromkeys(spellings) if spelling != name]
-
-
-def _find_verdict_problems(reader: StoreReader) -> list[str]:
+def _find_verdict_problems(summary: StoreSummary) -> list[str]:
     """Return the findings on stored results that the configuration or the producers have to repair."""
     return [
         f"experiments.{name}, {treatment}: {reason.text}"
-        for name, experiment in reader.read_summary().experiments.items()
+        for name, experiment in summary.experiments.items()
         if experiment.analysis is not None
         for treatment, verdict in experiment.analysis.verdicts.items()
         for reason in (*verdict.reasons, *verdict.notes)

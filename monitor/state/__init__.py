@@ -65,7 +65,6 @@ from monitor.state.service_records import (
 from monitor.state.sharded_store import ShardedStore, merge_positions, read_newest_response_ms
 from monitor.state.skip_counts import (
     OTHER_EXPERIMENTS_FIELD,
-    RESPONSES_FIELD_PREFIX,
     add_skipped_events,
     add_skipped_name,
     read_skipped_events,
@@ -78,7 +77,6 @@ from monitor.state.store_metadata import (
     StoreMetadata,
     initialize_store,
     read_experiment_numbers,
-    read_hash_key,
     read_stored_experiments,
 )
 from monitor.state.store_records import (
@@ -98,7 +96,6 @@ __all__ = [
     "OTHER_EXPERIMENTS_FIELD",
     "PENDING_FEEDBACK",
     "REBUILD_LOSS_PREFIX",
-    "RESPONSES_FIELD_PREFIX",
     "SLOT_MS",
     "ArrivalCount",
     "ArrivalLog",
@@ -148,7 +145,6 @@ __all__ = [
     "read_expiry_hours",
     "read_first_response_day",
     "read_generation_numbers",
-    "read_hash_key",
     "read_hourly_responses",
     "read_lost_events",
     "read_newest_response_ms",

@@ -58,6 +58,7 @@ def test_experiments_and_responses_that_the_file_lacks_are_reported(
         'experiments: the store has the experiment "old", which the file lacks; 1 of its responses were ',
         'experiments: 2 responses of the experiment "Ranker V2" were skipped, because the file lacks thi',
         'experiments: 1 responses of the experiment "RANKER_V2" were skipped, because the file lacks thi',
-        "experiments: 1 responses of experiments that the file lacks were skipped. Compare the field exp",
+        'experiments: 1 responses of the experiment "unknown" were skipped, because the file lacks this ',
     ]
+    assert output.out.count('did you mean "ranker-v2"?') == 2
     assert output.err.startswith("ab-monitor: kafka.bootstrap_servers: Kafka at 127.0.0.1:1: ")
