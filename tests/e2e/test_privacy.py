@@ -103,6 +103,8 @@ REFUSED_RESPONSES: Mapping[str, list[bytes]] = {
     ],
     "invalid_id": [_responded(user_id=PLANTED * 9), _responded(user_id=PLANTED + "\ud800"), _responded(response_id="")],
     "invalid_timestamp": [_responded(timestamp=PLANTED), _responded(timestamp=-4711)],
+    "implausible_timestamp": [_responded(timestamp=1_795_712_348), _responded(timestamp="1999-11-10T10:00:00Z")],
+    "placeholder_id": [_responded(response_id="null")],
     "timestamp_without_offset": [_responded(timestamp="2026-11-10T10:00:00")],
     "timestamp_in_future": [_responded(timestamp="9000-11-10T10:00:00Z")],
     "list_too_long": [_responded(items=_items(1, 2, 3, 4))],
@@ -116,7 +118,8 @@ REFUSED_FEEDBACK: Mapping[str, list[bytes]] = {
     "score_out_of_scale": [_reacted(score=9)],
     "invalid_kind": [_reacted(kind=f"\a{PLANTED}"), _reacted(kind=PLANTED * 9), _reacted(kind=f"+{PLANTED}")],
 }
-SKIPPED = [_responded(experiment=PLANTED, response_id="x"), _responded(variant=PLANTED, response_id="y")]
+# The names of experiments and variants are stored and shown, because the operator has to correct them.
+SKIPPED = [_responded(experiment="Ranker", response_id="x"), _responded(variant="T", response_id="y")]
 
 
 def _flat(events: Mapping[str, list[bytes]]) -> list[bytes]:

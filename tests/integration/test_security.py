@@ -401,7 +401,9 @@ class TestRefusals:
         values = {"bootstrap": gone, "kafka": _scram(papers), "url": redis_server.url, "store": "", "http": ""}
         config = write_config(tmp_path / "kafka.toml", CONFIG, [*values.items(), ("port", "0")])
         line = _refused(config, KAFKA_SECRET, 3)
-        assert re.fullmatch(rf"ab-monitor: Kafka at {gone}: .*(ECONNREFUSED|refused).*", line), line
+        assert re.fullmatch(
+            rf"ab-monitor: kafka.bootstrap_servers: Kafka at {gone}: .*(ECONNREFUSED|refused).*", line
+        ), line
         store = _lines(ssl_ca_file=papers.authority)
         config = _config(tmp_path, broker, "SCRAM", f"rediss://{gone}/0", _scram(papers), store)
         line = _refused(config, KAFKA_SECRET, 3)

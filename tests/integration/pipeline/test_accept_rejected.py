@@ -32,7 +32,7 @@ control = "control"
 variants = { control = 0.5, treatment = 0.5 }
 """
 _RESPONSE = (
-    '{"response_id": "%d", "timestamp": "2026-11-01T10:00:00Z", "experiment": "ranker", "variant": "control", '
+    '{"response_id": "r-%d", "timestamp": "2026-11-01T10:00:00Z", "experiment": "ranker", "variant": "control", '
     '"user_id": "s", "items": []}'
 )
 
@@ -99,7 +99,7 @@ def test_a_variable_accepts_the_backlog_in_a_container_and_other_commands_ignore
     topic.send(*["nonsense"] * 50, _RESPONSE % 1)
     wrong = ab_monitor("run", "--config", topic.config, environ={"ABMONITOR_ACCEPT_REJECTED": "maybe"})
     assert wrong.returncode == 2
-    assert "ABMONITOR_ACCEPT_REJECTED: got 'maybe', expected 1" in wrong.stderr
+    assert 'ABMONITOR_ACCEPT_REJECTED: got "maybe", expected 1' in wrong.stderr
     environ = {"ABMONITOR_ACCEPT_REJECTED": "1"}
     log = tmp_path / "log"
     with service(topic.config, log, environ=environ):
