@@ -17,7 +17,7 @@ from tests.support.command import ab_monitor, eventually, get, service, status, 
 from tests.unit.events.test_decoding import FEEDBACK, RESPONSE
 
 DOCUMENT = (Path(__file__).parents[2] / "docs/events.md").read_text()
-REASONS = re.findall(r"^\| `(\w+)` \|", DOCUMENT.partition("## Rejections")[2], re.MULTILINE)
+REASONS = re.findall(r"^- `(\w+)`: ", DOCUMENT.partition("## Rejections")[2], re.MULTILINE)
 PLANTED = "why-do-I-fail-4711"
 """In every event, in every field that could hold something of a student."""
 CONFIG = """

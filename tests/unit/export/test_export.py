@@ -234,11 +234,12 @@ class TestCatalogue:
     """The catalogue of the metrics of both endpoints."""
 
     def test_every_metric_is_documented_with_its_labels(self) -> None:
-        """docs/http.md has a row for each metric, with the labels of the metric."""
-        rows = [line for line in (ROOT / "docs/http.md").read_text().splitlines() if line.startswith("| `abmonitor_")]
+        """docs/http.md has an entry for each metric, with the labels of the metric."""
+        lines = (ROOT / "docs/http.md").read_text().splitlines()
+        entries = [line for line in lines if line.startswith("- `abmonitor_")]
         for metric in METRIC_CATALOGUE:
-            named = [row for row in rows if f"`{metric.name}`" in row]
-            assert any("the same" in row or all(label in row for label in metric.label_names) for row in named), (
+            named = [entry for entry in entries if f"`{metric.name}`" in entry]
+            assert any("the same" in entry or all(label in entry for label in metric.label_names) for entry in named), (
                 metric.name
             )
 
@@ -297,8 +298,8 @@ class TestVerdicts:
     def test_every_reason_code_is_documented(self) -> None:
         """Boards show codes; docs/statistics.md explains every code."""
         (section,) = re.findall(r"\n## Reasons\n(.*?)\n## ", (ROOT / "docs/statistics.md").read_text(), re.DOTALL)
-        first_cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
-        assert sorted(re.findall(r"`(\w+)`", " ".join(first_cells))) == sorted(get_args(ReasonCode))
+        names = [line.partition(":")[0] for line in section.splitlines() if line.startswith("- `")]
+        assert sorted(re.findall(r"`(\w+)`", " ".join(names))) == sorted(get_args(ReasonCode))
 
     def test_bounds_and_margin_of_guardrails_are_exported(self) -> None:
         """The exported numbers equal those of the verdict; undefined bounds have no sample."""
