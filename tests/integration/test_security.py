@@ -167,7 +167,7 @@ def _send(broker: KafkaBroker, topic: str, *events: object) -> None:
 
 
 def _refused(config: Path, environ: Mapping[str, str], code: int) -> str:
-    """Return the one line that both commands end with."""
+    """Return the one line that both commands end with; `check` puts the key to correct before it."""
 
     def end(command: str) -> str:
         done = ab_monitor(command, "--config", config, environ=environ)
@@ -178,8 +178,8 @@ def _refused(config: Path, environ: Mapping[str, str], code: int) -> str:
 
     with ThreadPoolExecutor(2) as pool:
         check, run = pool.map(end, ("check", "run"))
-    assert check == run
-    return check
+    assert re.sub(r"(?<=ab-monitor: )(kafka|store)\.\w+: ", "", check) == run
+    return run
 
 
 class TestLeastPrivilege:
@@ -401,9 +401,7 @@ class TestRefusals:
         values = {"bootstrap": gone, "kafka": _scram(papers), "url": redis_server.url, "store": "", "http": ""}
         config = write_config(tmp_path / "kafka.toml", CONFIG, [*values.items(), ("port", "0")])
         line = _refused(config, KAFKA_SECRET, 3)
-        assert re.fullmatch(
-            rf"ab-monitor: kafka.bootstrap_servers: Kafka at {gone}: .*(ECONNREFUSED|refused).*", line
-        ), line
+        assert re.fullmatch(rf"ab-monitor: Kafka at {gone}: .*(ECONNREFUSED|refused).*", line), line
         store = _lines(ssl_ca_file=papers.authority)
         config = _config(tmp_path, broker, "SCRAM", f"rediss://{gone}/0", _scram(papers), store)
         line = _refused(config, KAFKA_SECRET, 3)
