@@ -8,6 +8,7 @@ from typing import Final
 
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 86_400_000
+HOURS_PER_DAY: Final = 24
 
 Clock = Callable[[], int]
 """A function that returns milliseconds since the Unix epoch."""

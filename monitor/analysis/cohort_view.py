@@ -8,7 +8,7 @@ from typing import Final
 
 from monitor.analysis.entry_days import find_first_entry_day, find_last_entry_day
 from monitor.analysis.plan import AnalysisPlan
-from monitor.clock import DAY_MS
+from monitor.clock import DAY_MS, HOURS_PER_DAY
 from monitor.config import Population
 from monitor.metrics import CohortField, IntArray, UnitRecord
 from monitor.stats import (
@@ -21,7 +21,6 @@ from monitor.stats import (
     is_cohort_closed,
 )
 
-_HOURS_PER_DAY: Final = 24
 _RATE_WINDOW_DAYS: Final = 7
 """Days of the mean number of students per day: a whole week, because weekdays differ."""
 
@@ -108,7 +107,7 @@ class CohortView:
         """Intended shares and students at first exposure, by hour of the UTC day and phase; hours with students."""
         records = self.sum_records(self._days_by_phase)
         hour_counts = []
-        for hour in range(_HOURS_PER_DAY):
+        for hour in range(HOURS_PER_DAY):
             column = CohortField.EXPOSURE_HOURS + hour
             phases = tuple(
                 PhaseCounts(dict(phase.intended_shares), students)

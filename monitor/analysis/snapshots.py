@@ -12,9 +12,9 @@ from typing import Final, TypeAlias
 import msgspec
 
 from monitor.analysis.summary import DecayedMean, ExperimentSummary
+from monitor.clock import HOURS_PER_DAY
 from monitor.stats import VariantComparison, VerdictState
 
-_HOURS_PER_DAY: Final = 24
 MAX_HOURLY_SNAPSHOTS: Final = 1_000
 """Limit of the newest snapshots, of which every hour is kept: about six weeks."""
 MAX_DAILY_SNAPSHOTS: Final = 1_000
@@ -120,7 +120,7 @@ def select_prunable_hours(stored_hours: Collection[int]) -> list[int]:
     (0, [1, 23])
     """
     older_hours = sorted(stored_hours, reverse=True)[MAX_HOURLY_SNAPSHOTS:]
-    first_hour_by_day = {hour // _HOURS_PER_DAY: hour for hour in older_hours}
+    first_hour_by_day = {hour // HOURS_PER_DAY: hour for hour in older_hours}
     retained_days = sorted(first_hour_by_day, reverse=True)[:MAX_DAILY_SNAPSHOTS]
     retained_hours = {first_hour_by_day[day] for day in retained_days}
     return sorted(hour for hour in older_hours if hour not in retained_hours)

@@ -9,11 +9,20 @@ from typing import Final
 
 from monitor.analysis import StoreSummary
 from monitor.clock import wall_clock
-from monitor.config import Settings, experiment_warnings
+from monitor.config import Settings, experiment_warnings, similar_name
 from monitor.errors import AbMonitorError, DependencyUnavailable, setting_text
 from monitor.export import read_health
 from monitor.sources import check_copartitioning, create_consumer, inspect_kafka_topics, kafka_client_version
-from monitor.state import StoreReader, open_store_reader, read_server_warnings, read_stored_experiments
+from monitor.state import (
+    OTHER_EXPERIMENTS_FIELD,
+    StoreReader,
+    open_store_reader,
+    read_server_warnings,
+    read_skipped_events,
+    read_stored_experiments,
+)
+
+_MAX_LISTED_EXPERIMENTS: Final = 20
 
 
 def add_arguments(_parser: argparse.ArgumentParser) -> None:
@@ -75,27 +84,38 @@ def _check_store(settings: Settings) -> int:
         if has_experiments:
             summary = reader.read_summary()
             _print_warnings(_find_verdict_problems(summary))
-            _print_warnings(_find_undeclared_experiments(reader, summary))
+            _print_warnings(_find_undeclared_experiments(reader, settings))
             health = read_health(reader, settings, summary, wall_clock())
             _print_warnings([problem.text for problem in health.data_problems])
         return shard_count
 
 
-def _find_undeclared_experiments(reader: StoreReader, summary: StoreSummary) -> list[str]:
-    """Return a sentence for each experiment that the store or events have and the file lacks."""
-    skipped = {experiment.name: experiment for experiment in summary.skipped_experiments}
-    sentences = []
-    for name in sorted(read_stored_experiments(reader.store).keys() - summary.experiments.keys()):
-        count = skipped.pop(name).responses if name in skipped else 0
+def _find_undeclared_experiments(reader: StoreReader, settings: Settings) -> list[str]:
+    """Return a sentence for each experiment that the file lacks and that is in the store or has skipped responses."""
+    declared_names = [experiment.name for experiment in settings.experiments]
+    totals = read_skipped_events(reader.store)
+    counts = totals.responses_by_name()
+    sentences = [
+        f"experiments: the store has the experiment {setting_text(name)}, which the file lacks; "
+        f"{counts.pop(name, 0):,} of its responses were skipped. If the experiment was not removed on purpose, add it "
+        "to the file"
+        for name in sorted(read_stored_experiments(reader.store).keys() - {*declared_names})
+    ]
+    for name in declared_names:
+        counts.pop(name, None)
+    listed_counts = counts.most_common(_MAX_LISTED_EXPERIMENTS)
+    for name, count in listed_counts:
+        similar = similar_name(name, declared_names)
+        hint = "compare the name with experiments.name" if similar is None else f"did you mean {setting_text(similar)}?"
         sentences.append(
-            f"experiments: the store has the experiment {setting_text(name)}, which the file lacks; {count:,} of its "
-            "responses were skipped. If the experiment was not removed on purpose, add it to the file"
+            f"experiments: {count:,} responses of the experiment {setting_text(name)} were skipped, because the file "
+            f"lacks this experiment; {hint}"
         )
-    for experiment in skipped.values():
-        hint = f"; did you mean {setting_text(experiment.similar_name)}?" if experiment.similar_name else ""
+    unlisted_count = totals.events[OTHER_EXPERIMENTS_FIELD] + counts.total() - sum(count for _, count in listed_counts)
+    if unlisted_count:
         sentences.append(
-            f"experiments: {experiment.responses:,} responses of the experiment {setting_text(experiment.name)} were "
-            f"skipped, because the file lacks this experiment{hint}"
+            f"experiments: {unlisted_count:,} responses of further experiments that the file lacks were skipped. "
+            "Compare the field experiment of the events with experiments.name"
         )
     return sentences
 

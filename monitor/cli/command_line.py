@@ -140,7 +140,7 @@ def _substitute_characters(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     characters = error.object[error.start : error.end]
-    return "".join(_ASCII_SUBSTITUTES.get(each) or json.dumps(each)[1:-1] for each in characters), error.end
+    return "".join(_ASCII_SUBSTITUTES.get(char) or json.dumps(char)[1:-1] for char in characters), error.end
 
 
 class _GuardedStdout:

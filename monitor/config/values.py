@@ -81,22 +81,23 @@ def check_keys(table_key: str, table: Mapping[str, object], allowed_keys: Collec
 
 
 def similar_name(name: str, names: Iterable[str]) -> str | None:
-    """Return the name that is most similar, or begins with the same three characters; None without such a name.
+    """Return the most similar name, or the only name that `name` abbreviates, or a name with the same first letters.
 
-    Names are compared without case, spaces, hyphens and underscores.
+    None without such a name. Names are compared without case, spaces, hyphens and underscores; three first letters have
+    to be the same.
 
-    >>> similar_name("Ranker V2", ["explainer", "ranker-v2"])
-    'ranker-v2'
+    >>> similar_name("Ranker V2", ["explainer", "ranker-v2"]), similar_name("T", ["control", "treatment"])
+    ('ranker-v2', 'treatment')
     """
-    candidates = list(names)
-    for candidate in candidates:
-        if _plain_name(candidate) == _plain_name(name):
-            return candidate
-    prefix = name[:_SIMILAR_PREFIX_LENGTH]
-    same_prefix = [
-        candidate for candidate in candidates if len(prefix) == _SIMILAR_PREFIX_LENGTH and candidate.startswith(prefix)
-    ]
-    return next(iter([*get_close_matches(name, candidates, 1), *same_prefix]), None)
+    plain_name = _plain_name(name)
+    candidates = {_plain_name(candidate): candidate for candidate in names}
+    matches = get_close_matches(plain_name, candidates, 1)
+    if not matches:
+        matches = [plain for plain in candidates if plain_name and plain.startswith(plain_name)]
+    if len(matches) != 1:
+        prefix = plain_name[:_SIMILAR_PREFIX_LENGTH]
+        matches = [plain for plain in candidates if len(prefix) == _SIMILAR_PREFIX_LENGTH and plain.startswith(prefix)]
+    return candidates[matches[0]] if matches else None
 
 
 def _plain_name(name: str) -> str:

@@ -49,9 +49,11 @@ _JSON_TYPES: Final = {
     "array": "a list",
     "null": "null",
 }
+_MILLISECONDS_FROM: Final = 10**12
+_MILLISECONDS_END: Final = 10**15
 _TIME_UNITS: Final = (
-    (10**9, 10**12, "seconds"),
-    (10**15, 10**18, "microseconds"),
+    (10**9, _MILLISECONDS_FROM, "seconds"),
+    (_MILLISECONDS_END, 10**18, "microseconds"),
     (10**18, 10**21, "nanoseconds"),
 )
 """(first, end, unit): integers that are times from 2001 on in a unit other than milliseconds."""
@@ -311,6 +313,8 @@ def _in_json_words(message: str) -> str:
 
 def _other_time_unit(timestamp: int) -> str:
     """Return the unit of an integer that is a plausible time in another unit than milliseconds, otherwise ""."""
+    if _MILLISECONDS_FROM <= timestamp < _MILLISECONDS_END:
+        return ""
     return next((unit for first, end, unit in _TIME_UNITS if first <= timestamp < end), "")
 
 

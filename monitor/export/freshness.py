@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from monitor.analysis import format_timestamp
-from monitor.clock import HOUR_MS
+from monitor.clock import HOUR_MS, HOURS_PER_DAY
 from monitor.export.presentation import format_count, format_duration
 
 HISTORY_HOURS: Final = 7 * 24
-_HOURS_PER_DAY: Final = 24
 _MIN_RESPONSES_DUE: Final = 3.0
 """The newest event is older than three usual gaps if this number of responses was due since."""
 _MIN_AGE_MS: Final = 300_000
@@ -60,7 +59,7 @@ def measure_freshness(hourly_responses: Mapping[int, int], newest_ms: int, now_m
     """
     newest_hour = newest_ms // HOUR_MS
     hours = range(max(min(hourly_responses, default=newest_hour), newest_hour - HISTORY_HOURS), newest_hour)
-    if len(hours) < _HOURS_PER_DAY:
+    if len(hours) < HOURS_PER_DAY:
         history_ms = max(newest_ms - hours.start * HOUR_MS, _MIN_HISTORY_MS)
         rate_per_ms = sum(hourly_responses.values()) / history_ms
         due = rate_per_ms * max(now_ms - newest_ms, 0)
@@ -72,18 +71,18 @@ def measure_freshness(hourly_responses: Mapping[int, int], newest_ms: int, now_m
 def _rates_by_hour_of_day(hourly_responses: Mapping[int, int], hours: range) -> list[float]:
     """Return the mean number of responses per hour, by hour of the day (UTC)."""
     rates = []
-    for hour_of_day in range(_HOURS_PER_DAY):
-        counts = [hourly_responses.get(hour, 0) for hour in hours if hour % _HOURS_PER_DAY == hour_of_day]
+    for hour_of_day in range(HOURS_PER_DAY):
+        counts = [hourly_responses.get(hour, 0) for hour in hours if hour % HOURS_PER_DAY == hour_of_day]
         rates.append(sum(counts) / len(counts))
     return rates
 
 
 def _integrate(rates: list[float], from_ms: int, until_ms: int) -> float:
     """Return the number of responses that are due in a period."""
-    whole_days, rest_ms = divmod(max(until_ms - from_ms, 0), _HOURS_PER_DAY * HOUR_MS)
+    whole_days, rest_ms = divmod(max(until_ms - from_ms, 0), HOURS_PER_DAY * HOUR_MS)
     due, at_ms, end_ms = whole_days * sum(rates), from_ms, from_ms + rest_ms
     while at_ms < end_ms:
         next_ms = min((at_ms // HOUR_MS + 1) * HOUR_MS, end_ms)
-        due += rates[at_ms // HOUR_MS % _HOURS_PER_DAY] * (next_ms - at_ms) / HOUR_MS
+        due += rates[at_ms // HOUR_MS % HOURS_PER_DAY] * (next_ms - at_ms) / HOUR_MS
         at_ms = next_ms
     return due

@@ -14,7 +14,7 @@ from monitor.clock import DAY_MS, HOUR_MS
 from monitor.config import Settings, config_digest
 from monitor.export.freshness import HISTORY_HOURS, Freshness, measure_freshness
 from monitor.export.presentation import format_count, format_duration
-from monitor.pipeline import DataProblem, find_data_problems
+from monitor.pipeline import DataProblem, read_data_problems
 from monitor.state import (
     ServiceRecords,
     StoreReader,
@@ -22,7 +22,6 @@ from monitor.state import (
     read_arrivals,
     read_hourly_responses,
     read_service_records,
-    read_stored_experiments,
 )
 
 _RUNNING_MS: Final = 60_000
@@ -126,8 +125,6 @@ class ServiceHealth:
 def read_health(reader: StoreReader, settings: Settings, summary: StoreSummary, now_ms: int) -> ServiceHealth:
     """Return the health of the service; `summary` has the times of the newest events. Raises `StoreUnavailable`."""
     arrivals = read_arrivals(reader.store, now_ms - DAY_MS, now_ms)
-    declared_variants = {experiment.name: experiment.variants for experiment in reader.experiments}
-    removed_experiments = read_stored_experiments(reader.store).keys() - declared_variants.keys()
     freshness = {}
     for experiment in reader.experiments:
         variants = summary.experiments[experiment.name].variants.values()
@@ -146,7 +143,7 @@ def read_health(reader: StoreReader, settings: Settings, summary: StoreSummary, 
         now_ms=now_ms,
         store_address=_USER.sub("", settings.store.url),
         config_digest=config_digest(settings),
-        data_problems=find_data_problems(arrivals, declared_variants, removed_experiments, now_ms),
+        data_problems=read_data_problems(reader, arrivals, now_ms),
         last_hour=arrivals.since(now_ms - HOUR_MS),
         last_day=arrivals.since(now_ms - DAY_MS),
         service=read_service_records(reader.store),

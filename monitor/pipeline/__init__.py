@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from monitor.pipeline.arrival_counter import ArrivalCounter
 from monitor.pipeline.commit_pipeline import ShardedWriter
-from monitor.pipeline.data_problems import DataProblem, find_data_problems
+from monitor.pipeline.data_problems import DataProblem
 from monitor.pipeline.retention import RetentionCleaner
 from monitor.pipeline.skipped_events import SkippedEventLogger
 from monitor.pipeline.snapshot_writer import SnapshotWriter
@@ -34,6 +34,5 @@ __all__ = [
     "Telemetry",
     "WatermarkTracker",
     "Worker",
-    "find_data_problems",
     "read_data_problems",
 ]

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from monitor.clock import HOUR_MS
+from monitor.errors import escape_controls
 from monitor.pipeline.batch_applier import OutcomeCounts
 from monitor.pipeline.batch_decoding import DecodedBatch
 from monitor.sources import PartitionRecords, RejectedRecord
@@ -77,12 +78,12 @@ class ArrivalCounter:
 
 
 def printable_name(name: str) -> str:
-    """Return a name with a question mark instead of each control character, cut to 60 characters.
+    r"""Return a name with control characters as escapes, cut to 60 characters.
 
-    >>> printable_name("ranker" + chr(27) + "[2J")
-    'ranker?[2J'
+    >>> print(printable_name("ranker" + chr(27) + "[2J"))
+    ranker\u001b[2J
     """
-    text = "".join([character if character.isprintable() else "?" for character in name])
+    text = escape_controls(name)
     return text if len(text) <= _MAX_NAME_LENGTH else f"{text[: _MAX_NAME_LENGTH - 1]}…"
 
 

@@ -49,8 +49,9 @@ class BatchApplier:
         )
 
     def clear_cache(self) -> None:
-        """Drop every cached row."""
+        """Drop every cached row, and forget which names were stored."""
         self._processor.clear_cache()
+        self._skipped_event_counter.forget_names()
 
     def apply(self, events: EventBatch, late_before_ms: Mapping[str, int]) -> tuple[Commit, OutcomeCounts]:
         """Return the commit that the events cause, without position updates, and the number of events by outcome.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Final, Literal
 
 from monitor.clock import HOUR_MS
+from monitor.config import similar_name
 from monitor.state import SLOT_MS, ArrivalLog, TopicArrivals
 
 ProblemKind = Literal["rejected", "undeclared_experiment", "undeclared_variant", "unmatched"]
@@ -130,36 +130,12 @@ def _describe_names(names: tuple[str, str], count: int, declared_variants: Mappi
         return f"further names ({_count(count)})"
     if variant:
         declared = declared_variants.get(experiment, ())
-        suggestion = suggest_name(variant, declared)
+        suggestion = similar_name(variant, declared)
         hint = f"did you mean '{suggestion}'?" if suggestion else f"declared are {', '.join(sorted(declared))}"
         return f"'{variant}' of '{experiment}' ({_count(count)}), {hint}"
-    suggestion = suggest_name(experiment, declared_variants)
+    suggestion = similar_name(experiment, declared_variants)
     hint = f", did you mean '{suggestion}'?" if suggestion else ""
     return f"'{experiment}' ({_count(count)}){hint}"
-
-
-def suggest_name(name: str, declared: Collection[str]) -> str | None:
-    """Return the declared name that was probably meant; None if no name is similar.
-
-    Names are compared without case, blanks, hyphens and underscores. An abbreviation means the only name that begins
-    with it.
-
-    >>> suggest_name("Ranker V2", ["ranker-v2", "explainer"]), suggest_name("T", ["control", "treatment"])
-    ('ranker-v2', 'treatment')
-    """
-    by_simple_name = {_simple_name(other): other for other in declared}
-    simple_name = _simple_name(name)
-    similar_names = get_close_matches(simple_name, by_simple_name, 1)
-    if similar_names:
-        return by_simple_name[similar_names[0]]
-    longer_names = [
-        other for simple_other, other in by_simple_name.items() if simple_name and simple_other.startswith(simple_name)
-    ]
-    return longer_names[0] if len(longer_names) == 1 else None
-
-
-def _simple_name(name: str) -> str:
-    return "".join(character for character in name.casefold() if character.isalnum())
 
 
 def _is_problem(count: int, received: int) -> bool:

@@ -45,7 +45,11 @@ class SkippedEventCounter:
         self._stored_fields: set[bytes] | None = None
         """Fields of the stored counts; None before the first skipped event."""
         self._named_fields: set[bytes] = set()
-        """Fields whose experiment's name this worker has stored."""
+        """Fields whose experiment's name was part of a commit since the last call of `forget_names`."""
+
+    def forget_names(self) -> None:
+        """Make the next commits contain the names of experiments again, after a commit that was not applied."""
+        self._named_fields.clear()
 
     def append_to_commit(self, commit: Commit, batch: BatchChanges) -> None:
         """Add the skipped events of the batch to the commit. Raises `StoreUnavailable`."""

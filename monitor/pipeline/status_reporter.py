@@ -12,6 +12,7 @@ from monitor.clock import HOUR_MS, Clock
 from monitor.errors import AbMonitorError
 from monitor.pipeline.data_problems import DataProblem, find_data_problems
 from monitor.state import (
+    ArrivalLog,
     StoreReader,
     WorkerRecord,
     read_arrivals,
@@ -70,7 +71,9 @@ class StatusReporter:
 
     def _report_data_problems(self, now_s: float) -> None:
         """Read the data problems, and log ongoing ones unless the last minute has a log line."""
-        problems = read_data_problems(self._reader, self._clock())
+        now_ms = self._clock()
+        arrivals = read_arrivals(self._reader.store, now_ms - HOUR_MS, now_ms)
+        problems = read_data_problems(self._reader, arrivals, now_ms)
         self.data_problems = tuple(problem.text for problem in problems)
         ongoing_texts = [problem.text for problem in problems if problem.is_ongoing]
         if ongoing_texts and now_s >= self._next_problems_s:
@@ -86,9 +89,8 @@ class StatusReporter:
             log.debug("worker not removed reason=%s", error)
 
 
-def read_data_problems(reader: StoreReader, now_ms: int) -> list[DataProblem]:
-    """Return the data problems of the last hour. Raises `StoreUnavailable`."""
+def read_data_problems(reader: StoreReader, arrivals: ArrivalLog, now_ms: int) -> list[DataProblem]:
+    """Return the data problems of the last hour, which `arrivals` includes. Raises `StoreUnavailable`."""
     declared_variants = {experiment.name: experiment.variants for experiment in reader.experiments}
     removed_experiments = read_stored_experiments(reader.store).keys() - declared_variants.keys()
-    arrivals = read_arrivals(reader.store, now_ms - HOUR_MS, now_ms)
     return find_data_problems(arrivals, declared_variants, removed_experiments, now_ms)

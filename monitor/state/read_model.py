@@ -283,10 +283,7 @@ class StoreReader:
         newest_times = {name.decode(): int(ms) for name, ms in times.items() if name[:1].isdigit()}
         counts.newest_ms = max(counts.newest_ms, *newest_times.values(), 0)
         counts.lost_events += sum(map(int, lost.values()))
-        counts.skipped.add(skipped, times)
-        counts.skipped.names |= {
-            name: experiment.decode(errors="replace") for name, experiment in skipped_names.items()
-        }
+        counts.skipped.add(skipped, times, skipped_names)
         counts.unmatched.update({kind.decode(): int(reactions) for kind, reactions in unmatched.items()})
         for position in decode_positions(positions).values():
             counts.newest_ms = max(counts.newest_ms, position.newest_ms)

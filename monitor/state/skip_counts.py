@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from monitor.analysis import SkippedExperiment
-from monitor.config import ExperimentSettings
+from monitor.config import ExperimentSettings, similar_name
 from monitor.engine import IdHasher
 from monitor.state.keys import StoreKeys
 from monitor.state.record_reader import read_in_transaction
@@ -29,19 +29,17 @@ from monitor.state.redis_connection import hash_from_reply, translating_errors
 from monitor.state.sharded_store import ShardedStore
 from monitor.state.store_records import Commit
 from monitor.state.store_shard import StoreShard
-from monitor.stats import SkippedEventCounts, similar_text
+from monitor.stats import SkippedEventCounts
 
 _MAX_NAME_LENGTH: Final = 100
 _MAX_LISTED_EXPERIMENTS: Final = 20
-RESPONSES_FIELD_PREFIX: Final = b"responses:"
-"""Begins each field that counts responses."""
-OTHER_EXPERIMENTS_FIELD: Final = RESPONSES_FIELD_PREFIX + b"other"
+OTHER_EXPERIMENTS_FIELD: Final = b"responses:other"
 """Counts the responses of experiments beyond the limit of separately counted experiments."""
 
 
 def skipped_responses_field(experiment: str, id_hasher: IdHasher) -> bytes:
     """Return the field that counts the responses of an experiment."""
-    return RESPONSES_FIELD_PREFIX + id_hasher.hash_experiment(experiment).hex().encode()
+    return b"responses:" + id_hasher.hash_experiment(experiment).hex().encode()
 
 
 def skipped_feedback_field(number: int) -> bytes:
@@ -83,13 +81,14 @@ class SkippedEventTotals:
     def __init__(self) -> None:
         self.events: Counter[bytes] = Counter()
         """Field → events."""
-        self.names: dict[bytes, str] = {}
+        self._names: dict[bytes, str] = {}
         """Field → name of the experiment."""
         self._newest_ms: dict[bytes, int] = {}
         self._oldest_ms: dict[bytes, int] = {}
 
-    def add(self, counts: Mapping[bytes, bytes], times: Mapping[bytes, bytes]) -> None:
-        """Add the hashes `events_skipped` and `newest_times` of a shard."""
+    def add(self, counts: Mapping[bytes, bytes], times: Mapping[bytes, bytes], names: Mapping[bytes, bytes]) -> None:
+        """Add the hashes `events_skipped`, `newest_times` and `experiments_skipped` of a shard."""
+        self._names |= {field: name.decode(errors="replace") for field, name in names.items()}
         for field, events in counts.items():
             self.events[field] += int(events)
             newest_ms, oldest_ms = int(times[_newest_time_field(field)]), -int(times[_oldest_time_field(field)])
@@ -98,13 +97,20 @@ class SkippedEventTotals:
 
     def undeclared_experiments(self, declared_names: Collection[str]) -> tuple[SkippedExperiment, ...]:
         """Return the undeclared experiments with the most skipped responses, largest number first."""
-        skipped = [
-            SkippedExperiment(name, self.events[field], similar_text(name, declared_names))
-            for field, name in self.names.items()
-            if name not in declared_names and self.events[field]
+        counts = [
+            (-responses, name) for name, responses in self.responses_by_name().items() if name not in declared_names
         ]
-        skipped.sort(key=lambda experiment: (-experiment.responses, experiment.name))
-        return tuple(skipped[:_MAX_LISTED_EXPERIMENTS])
+        return tuple(
+            SkippedExperiment(name, -negative_count, similar_name(name, declared_names))
+            for negative_count, name in sorted(counts)[:_MAX_LISTED_EXPERIMENTS]
+        )
+
+    def responses_by_name(self) -> Counter[str]:
+        """Return the skipped responses by name of their experiment, of all experiments with a separate count."""
+        responses: Counter[str] = Counter()
+        for field, name in self._names.items():
+            responses[name] += self.events[field]
+        return +responses
 
     def by_experiment(
         self, experiments: Iterable[ExperimentSettings], numbers: Mapping[str, int], id_hasher: IdHasher
@@ -144,7 +150,6 @@ def read_skipped_events(store: ShardedStore) -> SkippedEventTotals:
     """Return the counts of skipped events of all shards. Raises `StoreUnavailable`."""
     totals = SkippedEventTotals()
     for shard in store:
-        commands = [("HGETALL", shard.keys.events_skipped), ("HGETALL", shard.keys.newest_times)]
-        skipped, newest_times = read_in_transaction(shard, commands)
-        totals.add(hash_from_reply(skipped), hash_from_reply(newest_times))
+        hash_keys = (shard.keys.events_skipped, shard.keys.newest_times, shard.keys.experiments_skipped)
+        totals.add(*map(hash_from_reply, read_in_transaction(shard, [("HGETALL", key) for key in hash_keys])))
     return totals

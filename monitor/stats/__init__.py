@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from monitor.stats.comparison import MIN_UNITS_FOR_INTERVAL, VariantComparison, compare_variants, split_alpha
 from monitor.stats.cuped import CovariateStatistic, RegressionAdjustedStatistics, apply_cuped
-from monitor.stats.data_quality import DataQuality, ResponseQuality, similar_text
+from monitor.stats.data_quality import DataQuality, ResponseQuality
 from monitor.stats.decay_bands import decay_band_multiplier, design_effect
 from monitor.stats.decision import Verdict, VerdictState, decide_verdict, parse_evidence
 from monitor.stats.estimates import Estimand, Estimate, SampleMeanStatistic, estimate_stratified
@@ -116,6 +116,5 @@ __all__ = [
     "metric_label",
     "metric_unit",
     "parse_evidence",
-    "similar_text",
     "split_alpha",
 ]

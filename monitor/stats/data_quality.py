@@ -7,30 +7,17 @@ worst responses looks better if these are rejected.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
+from monitor.config import similar_name
 from monitor.stats.comparison import compare_variants
 from monitor.stats.estimates import Estimate, SampleMeanStatistic
 
-_SHARE_MDE: Final = 0.05
+SHARE_MDE: Final = 0.05
 """The difference of two shares for which their confidence sequence is tuned."""
-
-
-def similar_text(text: str, candidates: Iterable[str]) -> str | None:
-    """Return the only candidate that begins with a text, or the most similar candidate, whatever the case.
-
-    >>> similar_text("T", ["control", "treatment"]), similar_text("Ranker V2", ["ranker-v2"]), similar_text("x", ["b"])
-    ('treatment', 'ranker-v2', None)
-    """
-    by_lower = {candidate.lower(): candidate for candidate in candidates}
-    beginnings = [lower for lower in by_lower if text and lower.startswith(text.lower())]
-    if len(beginnings) == 1:
-        return by_lower[beginnings[0]]
-    return next((by_lower[match] for match in get_close_matches(text.lower(), by_lower, 1)), None)
 
 
 class ResponseQuality(msgspec.Struct, frozen=True):
@@ -80,7 +67,7 @@ class DataQuality(msgspec.Struct, frozen=True):
 
     def similar_variant(self, name: str) -> str | None:
         """Return the declared variant whose name is similar to an undeclared one; None without such a variant."""
-        return similar_text(name, self.variants)
+        return similar_name(name, self.variants)
 
     def missing_share_difference(self, control: str, treatment: str, alpha: float) -> float | None:
         """Return the difference of the shares of rejected and late responses; None unless its interval excludes 0.
@@ -91,7 +78,7 @@ class DataQuality(msgspec.Struct, frozen=True):
             self._missing_share_estimate(control),
             self._missing_share_estimate(treatment),
             alpha=alpha,
-            mde=_SHARE_MDE,
+            mde=SHARE_MDE,
             max_value=1.0,
         )
         if comparison.lower is None or comparison.upper is None or comparison.lower <= 0 <= comparison.upper:

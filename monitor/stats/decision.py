@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from monitor.clock import HOURS_PER_DAY
 from monitor.stats.comparison import (
     MIN_UNITS_FOR_DECISION,
     VariantComparison,
@@ -31,7 +32,7 @@ from monitor.stats.comparison import (
     tuned_mixture,
 )
 from monitor.stats.cuped import variance_reduction
-from monitor.stats.data_quality import DataQuality
+from monitor.stats.data_quality import SHARE_MDE, DataQuality
 from monitor.stats.estimates import Estimate
 from monitor.stats.evidence import CupedAdjustment, DecisionCriteria, EstimatePair, SegmentCounts, VerdictEvidence
 from monitor.stats.guardrails import GuardrailResult, evaluate_guardrail
@@ -70,11 +71,8 @@ _WARNING_CODES: Final = frozenset[ReasonCode](
 _VALIDITY_CODES: Final = (_WARNING_CODES - {"worse", "guardrail_crossed"}) | {"few_students", "young"}
 _NOTICEABLE_VARIANCE_FRACTION: Final = 0.05
 """Rare events that add more than this part of the variance widen the interval by more than a fortieth."""
-_SHARE_MDE: Final = 0.05
-"""The difference of two shares for which their confidence sequence is tuned."""
 _POWER: Final = 0.8
 """The usual power for planning; 50 % is where the half width equals the mde."""
-_HOURS_PER_DAY: Final = 24
 _REPAIR_PRODUCER: Final = "Correct the producer, then start a new experiment."
 _MAX_LISTED_VARIANTS: Final = 3
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
@@ -207,7 +205,7 @@ def decide_verdict(evidence: VerdictEvidence, sample_ratio: SrmResult | None = N
         compared_ratio=check_srm(evidence.compared_phases, alpha=criteria.sample_ratio_alpha),
         crossover_ratio=check_srm(evidence.left_out_phases, alpha=criteria.sample_ratio_alpha),
         segment_ratios=_check_parts(evidence.segments, criteria.sample_ratio_alpha, len(evidence.segments)),
-        hour_ratios=_check_parts(evidence.exposure_hours, criteria.sample_ratio_alpha, _HOURS_PER_DAY),
+        hour_ratios=_check_parts(evidence.exposure_hours, criteria.sample_ratio_alpha, HOURS_PER_DAY),
     )
     state, reasons = rule.decide_state()
     days_to_resolve, days_to_power = _days_to_decide(evidence, arms, rule.guardrails, alpha)
@@ -293,7 +291,7 @@ def _excludes_zero(comparison: VariantComparison) -> bool:
 
 
 def _compare_shares(arms: EstimatePair, alpha: float) -> VariantComparison:
-    return compare_variants(arms.control, arms.treatment, alpha=alpha, mde=_SHARE_MDE, max_value=1.0)
+    return compare_variants(arms.control, arms.treatment, alpha=alpha, mde=SHARE_MDE, max_value=1.0)
 
 
 def _share_difference(arms: EstimatePair | None, alpha: float) -> float | None:

@@ -57,7 +57,7 @@ class TestSkippedResponses:
         assert main([command, "--config", "config.toml", "events"]) == 0
         assert capsys.readouterr().err.splitlines() == [
             '3 responses skipped: experiment "Ranker V2" is not in the configuration, did you mean "ranker-v2"?',
-            '1 response skipped: experiment "ranker-v2" has no variant "T"; declared are "control", "treatment"',
+            '1 response skipped: experiment "ranker-v2" has no variant "T", did you mean "treatment"?',
             '1 response skipped: experiment "ranker-v2" has no variant "Treat\\u001bment", did you mean "treatment"?',
         ]
 
