@@ -211,6 +211,8 @@ def advertised_address_problem(settings: KafkaSettings) -> str | None:
     network_clients: list[Any] = []
 
     def create_network_client(**options: Any) -> Any:
+        # A factory like this one is the documented option `kafka_client`. No other public interface returns the
+        # advertised addresses if none of them can be reached.
         network_clients.append(KafkaNetClient(**options))
         return network_clients[0]
 
