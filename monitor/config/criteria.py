@@ -136,31 +136,35 @@ def _parse_variant_shares(key: str, value: object, experiment: ExperimentSetting
 
 
 def _parse_guardrails(key: str, value: object, experiment: ExperimentSettings) -> tuple[GuardrailSettings, ...]:
-    metrics = (*(metric.name for metric in experiment.metrics), RATED_SHARE_METRIC, LATENCY_METRIC, *ACTIVITY_METRICS)
+    """Return the guardrails of a list of tables; raises the first error of each table."""
+    problems = ConfigProblems()
     guardrails: list[GuardrailSettings] = []
     for index, table in enumerate(_parse_tables(key, value, _GUARDRAIL_KEYS, _MAX_GUARDRAILS)):
-        guardrail_key = f"{key}[{index}]"
-        metric = _parse_guardrail_metric(f"{guardrail_key}.metric", table.get("metric"), metrics)
-        if metric == RETURN_DAYS_METRIC and experiment.exposure_days == 1:
-            raise ConfigError(
-                f"{guardrail_key}.metric", metric, "exposure_days of at least 2, so that students can return"
-            )
-        direction_key = f"{guardrail_key}.harmful_direction"
-        direction = parse_choice(direction_key, table.get("harmful_direction"), get_args(HarmfulDirection))
-        is_relative = "relative_margin" in table
-        if is_relative and "margin" in table:
-            raise ConfigError(f"{guardrail_key}.relative_margin", table["relative_margin"], "margin or relative_margin")
-        if is_relative:
-            margin = parse_number(
-                f"{guardrail_key}.relative_margin", table["relative_margin"], _MIN_EFFECT, _MAX_RELATIVE_MARGIN
-            )
-        else:
-            margin = parse_number(f"{guardrail_key}.margin", table.get("margin"), _MIN_EFFECT, _max_effect(metric))
-        if any(guardrail.metric == metric for guardrail in guardrails):
-            raise ConfigError(f"{guardrail_key}.metric", metric, "every metric once")
-        timeout_ms = _parse_timeout_ms(f"{guardrail_key}.timeout_ms", table, metric)
-        guardrails.append(GuardrailSettings(metric, direction, margin, timeout_ms, is_relative))
+        with problems.collect():
+            guardrail = _parse_guardrail(f"{key}[{index}]", table, experiment)
+            if any(other.metric == guardrail.metric for other in guardrails):
+                raise ConfigError(f"{key}[{index}].metric", guardrail.metric, "every metric once")
+            guardrails.append(guardrail)
+    problems.raise_errors()
     return tuple(guardrails)
+
+
+def _parse_guardrail(key: str, table: Mapping[str, Any], experiment: ExperimentSettings) -> GuardrailSettings:
+    metrics = (*(metric.name for metric in experiment.metrics), RATED_SHARE_METRIC, LATENCY_METRIC, *ACTIVITY_METRICS)
+    metric = _parse_guardrail_metric(f"{key}.metric", table.get("metric"), metrics)
+    if metric == RETURN_DAYS_METRIC and experiment.exposure_days == 1:
+        raise ConfigError(f"{key}.metric", metric, "exposure_days of at least 2, so that students can return")
+    direction = parse_choice(f"{key}.harmful_direction", table.get("harmful_direction"), get_args(HarmfulDirection))
+    is_relative = "relative_margin" in table
+    if is_relative and "margin" in table:
+        raise ConfigError(f"{key}.relative_margin", table["relative_margin"], "margin or relative_margin")
+    if is_relative:
+        margin = parse_number(f"{key}.relative_margin", table["relative_margin"], _MIN_EFFECT, _MAX_RELATIVE_MARGIN)
+    else:
+        margin = parse_number(f"{key}.margin", table.get("margin"), _MIN_EFFECT, _max_effect(metric))
+    return GuardrailSettings(
+        metric, direction, margin, _parse_timeout_ms(f"{key}.timeout_ms", table, metric), is_relative
+    )
 
 
 def _parse_timeout_ms(key: str, table: Mapping[str, Any], metric: str) -> float | None:

@@ -739,6 +739,13 @@ class TestDefinitions:
         (undefined,) = _load(tmp_path, GOOD + "primary = 'ndcg@5'\n").experiments
         assert aggregate_definitions(undefined)["primary"] == "ndcg@5", "its undefined values have separate sums"
 
+    def test_each_wrong_guardrail_is_reported(self, tmp_path: Path) -> None:
+        """One run names all of them."""
+        tables = ", ".join(f"{{ metric = '{name}', harmful_direction = 'up', margin = 0.1 }}" for name in ("x", "y"))
+        with pytest.raises(ConfigErrors) as caught:
+            _load(tmp_path, GOOD + f"guardrails = [{tables}]\n")
+        assert [error.key.rpartition(".guardrails")[2] for error in caught.value.errors] == ["[0].metric", "[1].metric"]
+
     def test_the_analysis_unit_and_activity_guardrails_are_definitions(self, tmp_path: Path) -> None:
         """Other units or other counts of a student need other sums."""
         guardrail = "guardrails = [{ metric = 'return_days', harmful_direction = 'down', margin = 0.1 }]\n"
