@@ -181,6 +181,8 @@ def _collect_evidence(
         left_out_phases=view.left_out_phase_counts,
         segments=view.segment_counts,
         exposure_hours=view.exposure_hour_counts,
+        has_new_students=view.has_new_students,
+        unit=experiment.unit,
         anonymous_units=sum(UnitRecord(record).anonymous_responses for record in variant_records),
         units=sum(UnitRecord(record).units for record in variant_records),
         crossovers=sum(UnitRecord(record).crossovers for record in variant_records),

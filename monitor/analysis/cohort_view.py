@@ -161,6 +161,12 @@ class CohortView:
         end_day = (self.as_of_ms - experiment.closing_ms) // DAY_MS - experiment.exposure_days + 1
         return max(min(end_day, last_day + 1) - first_day, 0)
 
+    @property
+    def has_new_students(self) -> bool:
+        """Whether the last entry day is within the last week, or no student has entered yet."""
+        last_day = find_last_entry_day(self._entered_students)
+        return last_day is None or self.as_of_ms // DAY_MS - last_day <= _RATE_WINDOW_DAYS
+
     @cached_property
     def closed_days(self) -> list[list[int]]:
         """The days of closed cohorts in each phase."""

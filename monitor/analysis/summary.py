@@ -255,6 +255,7 @@ def _data_quality_json(quality: DataQuality) -> dict[str, Any]:
     return {
         "missing_share": quality.missing_share,
         "undeclared_variants": dict(quality.undeclared_variants),
+        "other_spellings": dict(quality.other_spellings),
         "variants": {
             name: {**msgspec.to_builtins(counts), "missing_share": counts.missing_share}
             for name, counts in quality.variants.items()

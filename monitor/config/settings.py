@@ -103,7 +103,9 @@ class LimitSettings:
     max_clock_skew_ms: int = 300_000
     oldest_timestamp_ms: int = 1_000_000_000_000
     """The oldest event time that is accepted; the default is the first with 13 digits, of September 2001."""
-    placeholder_ids: frozenset[str] = frozenset({"", "0", "anonymous", "nan", "none", "null", "undefined"})
+    placeholder_ids: frozenset[str] = frozenset(
+        {"", "-", "0", "anonymous", "n/a", "nan", "none", "null", "undefined", "unknown"}
+    )
     """Texts in lower case that clients send instead of an id that they do not have."""
     max_rejected_share: float = 0.5
     """Largest share of rejected events among about the last `rejection_window` events of a partition."""

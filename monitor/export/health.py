@@ -77,7 +77,7 @@ class ServiceHealth:
             age = format_duration(max(self.now_ms - failure.at_ms, 0) // 1000)
             sentences.append(f"a worker ended {age} ago with exit code {failure.exit_code}: {failure.reason}")
         running_workers = [worker for _, worker in self.service.workers if self.now_ms - worker.seen_ms < _RUNNING_MS]
-        if self.service.starts and not running_workers:
+        if not running_workers:
             sentences.append("no worker has reported within the last minute: is `ab-monitor run` running?")
         if len({worker.config_digest for worker in running_workers}) > 1:
             sentences.append("the workers have different configurations: restart those with the old one")

@@ -436,17 +436,20 @@ def _count_text(number: float) -> str:
     return f"n = {format_count(number)}"
 
 
-def describe_verdict(treatment: str, verdict: Verdict, *, is_displayed: bool = True) -> str:
+def describe_verdict(treatment: str, verdict: Verdict, *, is_displayed: bool = True, is_over: bool = False) -> str:
     """Return the verdict on a treatment as a sentence: state, metric, effect, interval and guardrails.
 
-    If `is_displayed` is false, the sentence has no effect, because too few students are behind the effect.
+    If `is_displayed` is false, the sentence has no effect, because too few students are behind the effect. If the
+    experiment `is_over`, no further events are expected.
     """
-    return f"{treatment} – {describe_state(verdict, is_displayed=is_displayed)}"
+    return f"{treatment} – {describe_state(verdict, is_displayed=is_displayed, is_over=is_over)}"
 
 
-def describe_state(verdict: Verdict, *, is_displayed: bool = True) -> str:
+def describe_state(verdict: Verdict, *, is_displayed: bool = True, is_over: bool = False) -> str:
     """Return the sentence of `describe_verdict` without the name of the treatment."""
     title, metric = STATE_TITLES[verdict.state], verdict.evidence.metric
+    if is_over and verdict.state in {"continue", "insufficient_data"}:
+        title = "Ended without a decision"
     if not is_displayed and verdict.primary.difference.effect is not None:
         return f"{title}: {STATE_DESCRIPTIONS[verdict.state]} (effects over so few students are hidden)."
     effect = describe_change(metric, verdict.primary)
@@ -599,7 +602,7 @@ def describe_decisions(
             describe_history(periods, verdict.state),
             describe_first_decision(periods, verdict) if is_displayed else None,
         )
-        sentence = describe_state(verdict, is_displayed=is_displayed)
+        sentence = describe_state(verdict, is_displayed=is_displayed, is_over=experiment.is_closed_by_clock)
         shown_details = tuple(detail for detail in details if detail is not None)
         decisions.append(TreatmentDecision(_TONES.get(verdict.state, "open"), name, sentence, shown_details))
     return decisions

@@ -220,7 +220,7 @@ def render_verdicts(experiment: ExperimentSummary, verdict_history: VerdictHisto
         parts.append(Text(closing, style="dim"))
     for name, verdict in analysis.verdicts.items():
         if name in verdict_history:
-            parts.append(Text(describe_verdict(name, verdict), style="bold"))
+            parts.append(Text(describe_verdict(name, verdict, is_over=experiment.is_closed_by_clock), style="bold"))
             parts += [Text(f"  {line}") for line in _verdict_lines(experiment, name, verdict)]
             periods = verdict_history[name]
             sentences = (describe_history(periods, verdict.state), describe_first_decision(periods, verdict))

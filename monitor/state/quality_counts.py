@@ -71,6 +71,7 @@ def data_quality_from_counts(
     responses: Mapping[str, int],
     uncounted_reactions: Mapping[str, Mapping[str, int]],
     responses_per_student: float,
+    other_spellings: Mapping[str, int],
 ) -> DataQuality:
     """Return the data quality of an experiment from the counts of `StoreKeys.data_quality`, summed over the shards.
 
@@ -104,6 +105,7 @@ def data_quality_from_counts(
             for name in names
         },
         undeclared_variants=_largest_first(undeclared),
+        other_spellings=_largest_first(other_spellings),
         responses_per_student=responses_per_student,
     )
 

@@ -135,7 +135,7 @@ class StoreReader:
         experiment_variants = [variant for variant in variants if variant.experiment.name == experiment]
         self._read_cohorts(experiment_variants)
         self._check_active_generation()
-        return _student_sums(experiment_variants, counts)
+        return _student_sums(experiment_variants, counts, self.numbers.keys())
 
     def item_reader(self, experiment: str) -> ItemReader:
         """Return a reader of an experiment's items. Raises `UsageError` if the experiment counts no items."""
@@ -195,7 +195,7 @@ class StoreReader:
         experiments = {}
         for experiment in self._settings.experiments:
             experiment_variants = [variant for variant in variants if variant.experiment is experiment]
-            students = _student_sums(experiment_variants, counts)
+            students = _student_sums(experiment_variants, counts, self.numbers.keys())
             live_estimates = students.live_estimates(self._layouts[experiment.name], "rated")
             read_until_ms = now_ms - experiment.allowed_lateness_ms if as_of_ms is None else as_of_ms
             analyzed_ms = find_analysis_time(experiment, newest_event_ms, read_until_ms)
@@ -447,8 +447,10 @@ def _newest_responses_ms(variants: Sequence[_VariantRecords]) -> dict[str, int]:
     return newest
 
 
-def _student_sums(variants: Sequence[_VariantRecords], counts: _EventCounts) -> StoredStudentSums:
-    """Return the sums over the students of an experiment's variants."""
+def _student_sums(
+    variants: Sequence[_VariantRecords], counts: _EventCounts, declared_names: Collection[str]
+) -> StoredStudentSums:
+    """Return the sums over the students of an experiment's variants; `declared_names` are those of all experiments."""
     return StoredStudentSums(
         variant_records={variant.name: variant.unit_sums for variant in variants},
         cohorts={variant.name: variant.cohorts for variant in variants},
@@ -461,6 +463,7 @@ def _student_sums(variants: Sequence[_VariantRecords], counts: _EventCounts) -> 
             {variant.name: int(ResponseRecord(variant.all_time_sums).responses) for variant in variants},
             {variant.name: +variant.uncounted_reactions for variant in variants},
             _responses_per_student(variants),
+            counts.skipped.other_spellings(variants[0].experiment.name, declared_names),
         ),
     )
 

@@ -16,6 +16,7 @@ oldest time, negated because a commit stores the larger of two numbers.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
@@ -62,6 +63,15 @@ def add_skipped_events(
     commit.counter_increments[keys.events_skipped, field] += count
     commit.raise_newest_time(_newest_time_field(field).decode(), last_ms)
     commit.raise_newest_time(_oldest_time_field(field).decode(), -first_ms)
+
+
+def _spelling(name: str) -> str:
+    """Return a name without case, blanks and punctuation.
+
+    >>> _spelling("Ranker V2") == _spelling("ranker-v2"), _spelling("ranker-v1") == _spelling("ranker-v2")
+    (True, False)
+    """
+    return re.sub(r"[\W_]+", "", name).casefold()
 
 
 def add_skipped_name(commit: Commit, keys: StoreKeys, field: bytes, experiment: str) -> None:
@@ -111,6 +121,17 @@ class SkippedEventTotals:
         for field, name in self._names.items():
             responses[name] += self.events[field]
         return +responses
+
+    def other_spellings(self, experiment: str, declared_names: Collection[str]) -> dict[str, int]:
+        """Return undeclared name → skipped responses, of names that differ only in case, blanks and punctuation.
+
+        Similar names, such as of another version, may be other experiments.
+        """
+        return {
+            name: responses
+            for name, responses in self.responses_by_name().items()
+            if name not in declared_names and _spelling(name) == _spelling(experiment)
+        }
 
     def by_experiment(
         self, experiments: Iterable[ExperimentSettings], numbers: Mapping[str, int], id_hasher: IdHasher

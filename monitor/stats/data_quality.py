@@ -51,13 +51,19 @@ class DataQuality(msgspec.Struct, frozen=True):
     variants: Mapping[str, ResponseQuality]
     undeclared_variants: Mapping[str, int] = {}
     """Name of an undeclared variant → responses, valid or rejected."""
+    other_spellings: Mapping[str, int] = {}
+    """Another spelling of the experiment's name, which is not declared → skipped responses of all variants."""
     responses_per_student: float = 1.0
     """Σm²/Σm over the students, m the responses of each: responses of one student are not independent."""
 
     @property
     def missing(self) -> int:
         """The responses that are missing from the sums of all variants."""
-        return sum(variant.missing for variant in self.variants.values()) + sum(self.undeclared_variants.values())
+        return sum(variant.missing for variant in self.variants.values()) + self._missing_without_variant
+
+    @property
+    def _missing_without_variant(self) -> int:
+        return sum(self.undeclared_variants.values()) + sum(self.other_spellings.values())
 
     @property
     def missing_share(self) -> float:
@@ -91,9 +97,9 @@ class DataQuality(msgspec.Struct, frozen=True):
         """Return how far the missing responses could move the effect at worst, in either direction.
 
         `means` are those of control and treatment; values are from 0 to `max_value`. Responses of undeclared variants
-        may all belong to either variant.
+        and of other spellings of the experiment may all belong to either variant.
         """
-        undeclared = sum(self.undeclared_variants.values())
+        undeclared = self._missing_without_variant
 
         def largest_change(added_to_control: int, added_to_treatment: int) -> float:
             control_share = self._missing_share_with(control, added_to_control)

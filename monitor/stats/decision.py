@@ -478,8 +478,13 @@ class _DecisionRule:
         if evidence.closed_days < evidence.criteria.min_days:
             text = (
                 f"The windows of the students of {_count(evidence.closed_days, 'entry day')} are complete; at least "
-                f"{evidence.criteria.min_days:g} entry days are required (min_days): about "
-                f"{_count(math.ceil(evidence.criteria.min_days - evidence.closed_days), 'more day')}."
+                f"{evidence.criteria.min_days:g} entry days are required (min_days): "
+                + (
+                    f"about {_count(math.ceil(evidence.criteria.min_days - evidence.closed_days), 'more day')}."
+                    if evidence.has_new_students
+                    else "no new students have entered for a week, so the number does not grow. Lower min_days, or add "
+                    "students."
+                )
             )
             yield Reason("young", text)
         if not has_few_units and self.primary.difference.information is None:
@@ -522,10 +527,11 @@ class _DecisionRule:
             )
             yield Reason("uneven_crossovers", text)
         if evidence.anonymous_units > criteria.anonymous_limit * evidence.units:
+            unit, field = ("student", "user_id") if evidence.unit == "user" else ("group", "group_id")
             text = (
                 f"{_percent(evidence.anonymous_units / evidence.units)} of the compared units are responses without a "
-                f"user id; the limit is {_percent(criteria.anonymous_limit)}. Several of them may come from one "
-                "student, so the interval would be too narrow. Send a user id with each response."
+                f"{field}; the limit is {_percent(criteria.anonymous_limit)}. Several of them may come from one "
+                f"{unit}, so the interval would be too narrow. Send a {field} with each response."
             )
             yield Reason("anonymous_units", text)
         if evidence.crossovers > criteria.crossover_limit * evidence.students:
@@ -811,6 +817,7 @@ def _describe_missing(quality: DataQuality) -> str:
         (sum(sum(variant.rejected.values()) for variant in quality.variants.values()), "rejected"),
         (sum(variant.late for variant in quality.variants.values()), "late"),
         (sum(quality.undeclared_variants.values()), "of undeclared variants"),
+        (sum(quality.other_spellings.values()), "with another spelling of the experiment"),
     ]
     causes = ", ".join(f"{_count(count, 'response')} {cause}" for count, cause in counts if count)
     names = [
@@ -818,6 +825,7 @@ def _describe_missing(quality: DataQuality) -> str:
         for name in list(quality.undeclared_variants)[:_MAX_LISTED_VARIANTS]
         for similar_name in [quality.similar_variant(name)]
     ]
+    names += [repr(name) for name in list(quality.other_spellings)[:_MAX_LISTED_VARIANTS]]
     listed_names = f" ({', '.join(names)})" if names else ""
     return (
         f"{_percent(quality.missing_share)} of the responses are missing from the comparison: {causes}{listed_names}."

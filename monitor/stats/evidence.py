@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Literal
 
 import msgspec
 
@@ -152,8 +153,12 @@ class VerdictEvidence(msgspec.Struct, frozen=True):
     segments: tuple[SegmentCounts, ...] = ()
     exposure_hours: tuple[SegmentCounts, ...] = ()
     """Students by hour of first exposure, instead of a segment; hours without students are left out."""
+    has_new_students: bool = True
+    """Whether students have entered in the last week; otherwise `closed_days` stops growing."""
+    unit: Literal["user", "group"] = "user"
+    """Whether the units, which are called students, are groups."""
     anonymous_units: int = 0
-    """Responses without a user id; each is a unit."""
+    """Responses without a user id, or without a group id if the units are groups; each is a unit."""
     units: int = 0
     """Students with one variant only, and responses without a user id."""
     crossovers: int = 0

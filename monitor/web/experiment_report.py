@@ -193,7 +193,11 @@ def _headline_context(
     return {
         "treatment": name,
         "mood": _MOODS[verdict.state],
-        "sentence": describe_state(verdict, is_displayed=_meets_min_students(report, verdict.primary)),
+        "sentence": describe_state(
+            verdict,
+            is_displayed=_meets_min_students(report, verdict.primary),
+            is_over=report.summary.is_closed_by_clock,
+        ),
         "effect": _describe_effect(report, name, verdict),
         "disagreements": contradictions,
         "reasons": [reason.text for reason in verdict.reasons if is_displayed or reason.is_about_validity],

@@ -101,6 +101,7 @@ def test_events_that_do_not_count_are_counted_once_by_variant_and_reason(
         summary = _run(redis_server, [path], shards)
         quality = summary.to_json()["experiments"]["ranker"]["data_quality"]
         assert quality["undeclared_variants"] == {"T": 2}
+        assert quality["other_spellings"] == {"Ranker": 2}
         control, treatment = quality["variants"]["control"], quality["variants"]["treatment"]
         assert treatment["rejected"] == {"implausible_timestamp": 1, "repeated_item": 3}
         assert (treatment["responses"], treatment["missing_share"]) == (0, 1.0)

@@ -411,6 +411,28 @@ def test_missing_responses_that_could_change_the_effect_make_the_comparison_inva
     assert "300 responses of undeclared variants ('T' (did you mean treatment?))" in verdict.reasons[0].text
 
 
+def test_responses_of_a_misspelt_experiment_make_the_comparison_invalid() -> None:
+    """They may all be the worst responses of one variant."""
+    quality = msgspec.structs.replace(_quality((0, 0)), other_spellings={"Ranker V2": 300})
+    verdict = _decide(data_quality=quality)
+    assert (verdict.state, verdict.reasons[0].code) == ("invalid", "many_rejections")
+    assert "300 responses with another spelling of the experiment ('Ranker V2')" in verdict.reasons[0].text
+
+
+def test_a_number_of_entry_days_that_cannot_grow_is_not_promised() -> None:
+    """All students entered on two days: no further day comes."""
+    verdict = _decide(closed_days=2, has_new_students=False)
+    assert "2 entry days are complete" in verdict.reasons[0].text
+    assert "the number does not grow. Lower min_days, or add students." in verdict.reasons[0].text
+
+
+def test_missing_group_ids_are_named_if_the_units_are_groups() -> None:
+    """A user id would not help."""
+    text = _decide(anonymous_units=500, unit="group").reasons[0].text
+    assert "without a group_id" in text
+    assert "Send a group_id with each response." in text
+
+
 def test_a_large_share_of_missing_responses_is_a_warning_if_their_effect_is_unknown() -> None:
     """Without a largest value, no bound of the effect is known."""
     verdict = _decide(data_quality=_quality((100, 100)), max_value=None)
