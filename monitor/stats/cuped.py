@@ -66,11 +66,13 @@ def estimate_theta(strata: Sequence[CovariateStatistic], resolution: float = 0.0
 
 
 def adjust_statistic(
-    statistic: SampleMeanStatistic, covariates: CovariateStatistic, theta: float, centre: float
+    statistic: SampleMeanStatistic, covariates: CovariateStatistic, theta: float, centre: float, resolution: float = 0.0
 ) -> SampleMeanStatistic:
     """Return the statistic of y − θ·(x − centre) for units with a covariate x and of y for all other units.
 
-    `statistic` is over all units, including the units of `covariates`; both may be over the same units.
+    `statistic` is over all units, including the units of `covariates`; both may be over the same units. `resolution` is
+    the possible rounding error of each square and product. A remaining spread within these errors is taken as 0, so
+    that rounding decides nothing.
     """
     shift = covariates.covariate_total - centre * covariates.units
     spread = (
@@ -80,7 +82,15 @@ def adjust_statistic(
     )
     product = covariates.sum_of_products - centre * covariates.total
     sum_of_squares = statistic.sum_of_squares - 2 * theta * product + theta * theta * spread
-    return SampleMeanStatistic(statistic.units, statistic.total - theta * shift, sum_of_squares)
+    total = statistic.total - theta * shift
+    zero_spread_squares = total * (total / statistic.units) if statistic.units else 0.0
+    rounding_error = max(
+        statistic.units * resolution * (1 + abs(theta)) ** 2,
+        _RELATIVE_ROUNDING_ERROR * (statistic.sum_of_squares + theta * theta * covariates.covariate_sum_of_squares),
+    )
+    if sum_of_squares - zero_spread_squares <= rounding_error:
+        sum_of_squares = zero_spread_squares
+    return SampleMeanStatistic(statistic.units, total, sum_of_squares)
 
 
 def apply_cuped(
@@ -102,7 +112,7 @@ def apply_cuped(
         covered = {name: _covered_statistic(covariates) for name, (_, covariates) in variants.items()}
         adjusted_strata += [
             {
-                name: adjust_statistic(covered[name], covariates, theta, centre)
+                name: adjust_statistic(covered[name], covariates, theta, centre, resolution)
                 for name, (_, covariates) in variants.items()
             },
             {name: _subtract(statistic, covered[name]) for name, (statistic, _) in variants.items()},

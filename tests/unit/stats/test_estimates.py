@@ -368,6 +368,35 @@ class TestCuped:
         assert uncovered["control"] == _mean_statistic(y[3:])
         assert uncovered["treatment"] == _mean_statistic(y)
 
+    def test_rounding_does_not_decide_without_residual_variance(self) -> None:
+        """Every y is a function of x; stored squares and products are rounded, so a tiny spread remains."""
+        x = np.random.default_rng(9).integers(0, 4000, 400) / 1000
+        y, resolution = 0.5 * x + 1, 2.0**-14
+        halves = {"control": slice(0, 200), "treatment": slice(200, None)}
+
+        def rounded(value: float) -> float:
+            return round(value / resolution) * resolution
+
+        stratum = {}
+        for name, part in halves.items():
+            raw, pairs = _mean_statistic(y[part]), _covariate_statistic(y[part], x[part])
+            stratum[name] = (
+                SampleMeanStatistic(raw.units, raw.total, rounded(raw.sum_of_squares)),
+                CovariateStatistic(
+                    pairs.units,
+                    pairs.total,
+                    rounded(pairs.sum_of_squares),
+                    pairs.covariate_total,
+                    rounded(pairs.covariate_sum_of_squares),
+                    rounded(pairs.sum_of_products),
+                ),
+            )
+        adjusted = apply_cuped([stratum], resolution)
+        assert adjusted is not None
+        estimates = [adjusted.strata[0][name].estimate() for name in halves]
+        assert [estimate.variance for estimate in estimates] == [pytest.approx(0.0, abs=1e-15)] * 2
+        assert estimate_effect(*estimates).information is None
+
     def test_without_variation_of_the_covariate_there_is_no_adjustment(self) -> None:
         """Without covariates, or with equal covariates, the adjustment is None, and so is the variance reduction."""
         y = np.array([1.0, 2.0])
