@@ -118,7 +118,10 @@ class EventDecoder:
         return self._validate_response(message, now_ms)
 
     def read_response_arm(self, payload: bytes | None, now_ms: int) -> ResponseArm | None:
-        """Return (experiment, variant, event time or None) of a rejected response; None if they cannot be read."""
+        """Return (experiment, variant, event time or None) of a rejected response; None if a name cannot be read.
+
+        Messages above the size limit are read, too: one variant may have more of them.
+        """
         try:
             fields = _event_fields(payload or b"")
         except InvalidEvent:

@@ -121,7 +121,7 @@ class EventNormalizer:
     def count_rejected_response(
         self, batch: EventBatch, experiment_name: str, variant: str, timestamp_ms: int | None, reason: str
     ) -> None:
-        """Count a rejected response by variant and reason, if it would have counted; None is an unknown time."""
+        """Count a rejected response of the experiment's period by variant and reason; a time of None is unknown."""
         experiment = self._experiments.get(experiment_name)
         if experiment is None:
             return

@@ -17,7 +17,7 @@ from monitor.state import RejectionCounts
 _REMEDY: Final = (
     "Correct the producer, then start once with `ab-monitor run --accept-rejected` (in a container: "
     "ABMONITOR_ACCEPT_REJECTED=1), which reads past the rejected records that are in the topic already and loses "
-    "nothing: it writes them to the dead-letter topic. docs/deployment.md#accept-rejected-records has the steps"
+    "nothing: it writes them to the dead-letter topic. docs/runbook.md#rejects has the steps"
 )
 
 

@@ -672,7 +672,7 @@ class _DecisionRule:
                 yield Reason("undefined_disagree", text)
 
     def undefined_share_difference(self) -> float | None:
-        """Return the difference of the shares of undefined values; None unless its interval excludes 0."""
+        """Return the difference of the shares of undefined values; None unless the interval excludes 0."""
         return _share_difference(self.evidence.undefined_share, self.evidence.criteria.sample_ratio_alpha)
 
     def population_conflicts(self, required_lower_bound: float) -> Iterator[Reason]:
@@ -693,7 +693,7 @@ class _DecisionRule:
             yield Reason("populations_disagree", text)
 
     def rated_share_difference(self) -> float | None:
-        """Return the difference of the rated shares; None unless its interval excludes 0."""
+        """Return the difference of the rated shares; None unless the interval of the difference excludes 0."""
         return _share_difference(self.evidence.rated_share, self.evidence.criteria.sample_ratio_alpha)
 
     def additional_findings(self) -> Iterator[Reason]:
@@ -833,5 +833,5 @@ def _describe_missing(quality: DataQuality) -> str:
 
 
 def _detection_date(result: SrmResult) -> str:
-    """Return the date of the alarm, not of its cause, as the end of a sentence; empty if it is unknown."""
+    """Return the date of the alarm as the end of a sentence; empty without a date. The cause may be older."""
     return "" if result.mismatch_day is None else f", detected on {date.fromordinal(_EPOCH_DAY + result.mismatch_day)}"
