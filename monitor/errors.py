@@ -4,7 +4,7 @@ AbMonitorError                      exit code 1
 ├── UsageError                      2   wrong arguments or settings, or a server that rejects the user or certificates
 │   ├── ConfigError                 2   a wrong setting; names its key
 │   └── ConfigErrors                2   several wrong settings, one per line
-├── DependencyUnavailable           3   Kafka or the store cannot be reached when a command starts
+├── DependencyUnavailable           3   Kafka, the store or the schema registry cannot be reached
 │   └── StoreUnavailable            3   the store cannot be reached; a running worker waits and tries again
 ├── InputRejected                   4   too many rejected events, or a judgment file with an invalid line
 ├── UnusableStore                   5   the store can be reached, but its content cannot be used
@@ -85,7 +85,7 @@ class ConfigErrors(UsageError):
 
 
 class DependencyUnavailable(AbMonitorError):
-    """Kafka or the store could not be reached when the command started."""
+    """Kafka, the store or the schema registry could not be reached."""
 
     exit_code = 3
 

@@ -25,10 +25,11 @@ from monitor.config.settings import (
     KafkaClientName,
     KafkaSettings,
     LimitSettings,
+    SchemaRegistrySettings,
     Settings,
     StoreSettings,
 )
-from monitor.config.validation import check_http, check_kafka, check_store
+from monitor.config.validation import check_http, check_kafka, check_schema_registry, check_store
 from monitor.config.values import (
     MAX_PORT,
     VARIABLE_PREFIX,
@@ -48,6 +49,7 @@ from monitor.errors import ConfigError, ConfigErrors, UnknownKey, UsageError
 
 _SECRETS: Final = {
     "kafka": {"ssl_key_password", "sasl_password"},
+    "schema_registry": {"password", "token"},
     "store": {"password", "user_hash_key"},
     "http": {"token"},
 }
@@ -219,6 +221,8 @@ def _parse_section(section: str, document: Mapping[str, Any], variables: dict[st
     settings = record_type(**values)
     if isinstance(settings, KafkaSettings):
         check_kafka(settings)
+    elif isinstance(settings, SchemaRegistrySettings):
+        check_schema_registry(settings)
     elif isinstance(settings, StoreSettings):
         check_store(settings, table)
     elif isinstance(settings, HttpSettings):
@@ -355,6 +359,18 @@ _SECTIONS: Final[Mapping[str, tuple[type[Any], Mapping[str, Parser]]]] = {
             "sasl_mechanism": partial(parse_choice, choices=_SASL_MECHANISMS),
             "sasl_username": parse_text,
             "sasl_password": parse_text,
+        },
+    ),
+    "schema_registry": (
+        SchemaRegistrySettings,
+        {
+            "url": parse_text,
+            "username": parse_text,
+            "password": parse_text,
+            "token": parse_text,
+            "ssl_ca_file": _parse_file_name,
+            "ssl_cert_file": _parse_file_name,
+            "ssl_key_file": _parse_file_name,
         },
     ),
     "store": (

@@ -16,6 +16,8 @@ Population = Literal["rated", "all"]
 HarmfulDirection = Literal["up", "down"]
 AnalysisUnit = Literal["user", "group"]
 KafkaClientName = Literal["kafka-python", "confluent"]
+WireFormat = Literal["auto", "json", "avro", "protobuf"]
+EnvelopeMode = Literal["auto", "none"]
 
 OTHER_CATEGORY = "other"
 NO_CATEGORY = "none"
@@ -66,6 +68,19 @@ class KafkaSettings:
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
     sasl_username: str | None = None
     sasl_password: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaRegistrySettings:
+    url: str | None = None
+    """Address of the registry, or several separated by commas; None for no registry."""
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    """Token for `Authorization: Bearer`."""
+    ssl_ca_file: str | None = None
+    ssl_cert_file: str | None = None
+    ssl_key_file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +327,7 @@ class ExperimentSettings:
 class Settings:
     experiments: tuple[ExperimentSettings, ...]
     kafka: KafkaSettings = KafkaSettings()
+    schema_registry: SchemaRegistrySettings = SchemaRegistrySettings()
     store: StoreSettings = StoreSettings()
     http: HttpSettings = HttpSettings()
     limits: LimitSettings = LimitSettings()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from monitor.config.settings import HttpSettings, KafkaSettings, StoreSettings
+from monitor.config.settings import HttpSettings, KafkaSettings, SchemaRegistrySettings, StoreSettings
 from monitor.config.values import MAX_PORT, VARIABLE_PREFIX, is_host_name
 from monitor.errors import ConfigError
 
@@ -50,6 +50,34 @@ def check_kafka(kafka: KafkaSettings) -> None:
     if not security_protocol.endswith("SSL"):
         _check_keys_unset("kafka", kafka, _CERTIFICATE_KEYS, "security_protocol is SSL or SASL_SSL")
     _check_key_pair("kafka.ssl", kafka.ssl_cert_file, kafka.ssl_key_file)
+
+
+def check_schema_registry(registry: SchemaRegistrySettings) -> None:
+    """Raise `ConfigError` for an invalid url, a password in it, and credentials without a use."""
+    key, url = "schema_registry.url", registry.url
+    if url is None:
+        _check_keys_unset("schema_registry", registry, ("username", *_CERTIFICATE_KEYS), f"{key} is set")
+        return
+    redacted_url = re.sub(r"//[^,]*@", "//…@", url)
+    for address in url.split(","):
+        scheme, _, rest = address.strip().partition("://")
+        if "@" in rest:
+            expected = f"an address without a user: the keys are username and {VARIABLE_PREFIX}SCHEMA_REGISTRY_PASSWORD"
+            raise ConfigError(key, redacted_url, expected)
+        if scheme not in {"http", "https"} or re.search(r"[?#\s]", rest) or not _is_host_and_port(rest.split("/")[0]):
+            raise ConfigError(
+                key, redacted_url, "http://HOST:PORT or https://HOST:PORT, or several separated by commas"
+            )
+    if registry.username is not None and ":" in registry.username:
+        raise ConfigError("schema_registry.username", registry.username, "a name without a colon")
+    if registry.username is not None and registry.password is None:
+        variable = f"{VARIABLE_PREFIX}SCHEMA_REGISTRY_PASSWORD"
+        raise ConfigError("schema_registry.password", None, f"a value in the variable {variable}, for the username")
+    if registry.username is not None and registry.token is not None:
+        raise ConfigError("schema_registry.token", "…", "no token together with a username")
+    if "https://" not in url:
+        _check_keys_unset("schema_registry", registry, _CERTIFICATE_KEYS, f"{key} begins with https://")
+    _check_key_pair("schema_registry.ssl", registry.ssl_cert_file, registry.ssl_key_file)
 
 
 def check_store(store: StoreSettings, table: Mapping[str, Any]) -> None:

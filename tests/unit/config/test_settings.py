@@ -474,7 +474,10 @@ FAULTS = [
 ]
 
 UNKNOWN_KEYS = [
-    (_section("x = 1"), "unknown key x; the keys are display, experiments, http, kafka, limits, store"),
+    (
+        _section("x = 1"),
+        "unknown key x; the keys are display, experiments, http, kafka, limits, schema_registry, store",
+    ),
     (_section("[kafak]"), "unknown key kafak; did you mean kafka?"),
     (
         _section("[kafka]\nbootstrap_server = 'a:1'"),
@@ -566,7 +569,7 @@ guardrails = [{ metric = "map", harmful_direction = "down", margin = 1 }]
             for line in lines
         ]
         assert lines_and_keys == [
-            ("2", "unknown key colour; the keys are display, experiments, http, kafka, limits, store"),
+            ("2", "unknown key colour; the keys are display, experiments, http, kafka, limits, schema_registry, store"),
             ("5", "kafka.max_poll_records"),
             ("8", "http.port"),
             ("9", "http.token"),
