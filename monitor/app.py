@@ -91,7 +91,7 @@ def create_worker(
         Experiment(store.metadata.numbers[experiment.name], experiment) for experiment in settings.experiments
     ]
     id_hasher = IdHasher(store.metadata.hash_key)
-    arrival_counter = ArrivalCounter(topics) if belongs_to_service else None
+    arrival_counter = ArrivalCounter(settings.kafka) if belongs_to_service else None
     feedback_topic = topics["feedback"] if belongs_to_service else None
     digest = config_digest(settings)
     telemetry.build_info.labels(__version__, digest).info({})

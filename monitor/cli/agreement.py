@@ -8,7 +8,7 @@ from typing import Final
 
 from rich.table import Table
 
-from monitor.cli.event_files import open_event_files
+from monitor.cli.event_files import EVENT_FILES_HELP, open_event_files
 from monitor.clock import wall_clock
 from monitor.config import Settings
 from monitor.export import format_significant, print_json, simple_table, stdout_console
@@ -19,16 +19,14 @@ _LABEL_COLUMNS: Final = ("Cicchetti 1994", "Koo & Li 2016", "Krippendorff 2004")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
-    parser.add_argument(
-        "events", nargs="+", metavar="EVENTS", help="files of responses and feedback, also .gz; - for stdin"
-    )
+    parser.add_argument("events", nargs="+", metavar="EVENTS", help=EVENT_FILES_HELP)
     parser.add_argument("--experiment", metavar="E", help="print only this experiment")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Print the agreement of raters within each variant of each experiment, and over all variants."""
-    with open_event_files(arguments.events) as source:
+    with open_event_files(arguments.events, settings) as source:
         ratings = read_ratings(source, settings, wall_clock)
     agreements = {
         experiment.name: measure_agreement(ratings[experiment.name], experiment.variants)

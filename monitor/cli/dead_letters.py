@@ -15,11 +15,17 @@ from rich.table import Table
 from monitor.analysis import format_timestamp
 from monitor.clock import wall_clock
 from monitor.config import KafkaSettings, Settings
-from monitor.engine import EventDecoder
+from monitor.decoding import Headers, RecordDecoder
 from monitor.errors import DependencyUnavailable, InvalidEvent, UsageError
 from monitor.events import REJECTION_REASONS
 from monitor.export import DataConsole, id_text, print_json, simple_table
-from monitor.sources import NULL_VALUE_HEADER, connect_kafka_client, translate_kafka_error
+from monitor.sources import (
+    NULL_VALUE_HEADER,
+    RECORD_HEADER_PREFIX,
+    PlainRecord,
+    connect_kafka_client,
+    translate_kafka_error,
+)
 
 FOREIGN_REASON: Final = "foreign"
 """The reason reported for records of the dead-letter topic that this service has not written."""
@@ -44,6 +50,10 @@ class DeadLetter:
     key: bytes | None
     value: bytes | None
     rejected_at_ms: int
+    headers: Headers = ()
+    """Headers of the rejected record."""
+    timestamp: int | None = None
+    """Kafka's time of the rejected record in ms."""
 
     @property
     def source_record(self) -> tuple[str, int, int]:
@@ -160,6 +170,12 @@ def _parse_letter(record: Any) -> DeadLetter:
         record.key,
         None if NULL_VALUE_HEADER in headers else record.value,
         record.timestamp,
+        [
+            (name.removeprefix(RECORD_HEADER_PREFIX), content)
+            for name, content in record.headers
+            if name.startswith(RECORD_HEADER_PREFIX)
+        ],
+        int(headers["timestamp"]) if headers.get("timestamp", "").isdecimal() else None,
     )
 
 
@@ -210,11 +226,7 @@ def _build_table(summary: dict[str, Any]) -> Table | str:
 
 def _send_acceptable_letters(settings: Settings, letters: Iterator[DeadLetter]) -> dict[str, Any]:
     """Send each acceptable letter to the partition of the record; return the counts as a JSON object."""
-    decoder = EventDecoder(settings)
-    decoders = {
-        settings.kafka.responses_topic: decoder.decode_response,
-        settings.kafka.feedback_topic: decoder.decode_feedback,
-    }
+    decoder = RecordDecoder(settings)
     rejection_counts: Counter[str] = Counter()
     failures: list[BaseException] = []
     sent_count = 0
@@ -223,19 +235,28 @@ def _send_acceptable_letters(settings: Settings, letters: Iterator[DeadLetter]) 
     )
     try:
         for letter in letters:
-            decode = decoders.get(letter.topic)
-            if decode is None:
+            if letter.topic not in settings.kafka.topics:
                 rejection_counts[FOREIGN_REASON if letter.reason == FOREIGN_REASON else "topic not configured"] += 1
                 continue
+            decode = decoder.partition_decoder(letter.topic, f"{letter.topic}:{letter.partition}")
             try:
-                decode(letter.value, wall_clock())
+                decode(
+                    PlainRecord(letter.offset, letter.key, letter.value, letter.timestamp, letter.headers), wall_clock()
+                )
             except InvalidEvent as error:
                 rejection_counts[error.reason] += 1
                 continue
             if letter.partition not in producer.partitions_for(letter.topic):
                 rejection_counts["partition does not exist"] += 1
                 continue
-            delivery = producer.send(letter.topic, letter.value, key=letter.key, partition=letter.partition)
+            delivery = producer.send(
+                letter.topic,
+                letter.value,
+                key=letter.key,
+                headers=list(letter.headers),
+                partition=letter.partition,
+                timestamp_ms=letter.timestamp,
+            )
             delivery.add_errback(failures.append)
             sent_count += 1
         producer.flush(timeout=_REQUEST_TIMEOUT_S)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from monitor.cli.command_io import load_command_settings, write_result
-from monitor.cli.event_files import open_event_files
+from monitor.cli.event_files import EVENT_FILES_HELP, open_event_files
 from monitor.clock import wall_clock
 from monitor.config import MAX_GAIN, ExperimentSettings, MetricSpec, Settings, parse_metric_specs
 from monitor.errors import InputRejected, UsageError
@@ -79,7 +79,7 @@ class _EvaluationInput:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
     add = parser.add_argument
-    add("events", nargs="*", metavar="EVENTS", help="files of responses and feedback, also .gz; - for stdin")
+    add("events", nargs="*", metavar="EVENTS", help=EVENT_FILES_HELP)
     add("--config", type=Path, metavar="FILE", help="TOML file for EVENTS; docs/configuration.md")
     add("--experiment", metavar="E", help="evaluate only this experiment")
     add = parser.add_argument_group("instead of events and a configuration").add_argument
@@ -163,7 +163,7 @@ def _read_events(arguments: argparse.Namespace, settings: Settings) -> list[_Eva
         raise UsageError(
             "--raters, --max-grade, --relevant-grade: expected only with --qrels; for EVENTS, --config has the scale"
         )
-    with open_event_files(arguments.events) as source:
+    with open_event_files(arguments.events, settings) as source:
         responses = read_judged_responses(source, settings, wall_clock)
     return [_EvaluationInput(experiment, responses[experiment.name]) for experiment in settings.experiments]
 

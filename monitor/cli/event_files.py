@@ -5,22 +5,41 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
-from monitor.events import parse_timestamp_ms
+from monitor.config import Settings
+from monitor.decoding import RecordDecoder
 from monitor.export import DataConsole, stderr_console
-from monitor.sources import FileSource
+from monitor.sources import EventFile, FileSource
+
+EVENT_FILES_HELP: Final = (
+    "files of JSON lines, may be compressed as .gz; - for stdin. TOPIC=FILE names the topic of a file's records, for "
+    "configurations with [[kafka.sources]]"
+)
 
 
 @contextmanager
-def open_event_files(paths: Sequence[str], console: DataConsole | None = None) -> Iterator[FileSource]:
+def open_event_files(
+    arguments: Sequence[str], settings: Settings, console: DataConsole | None = None
+) -> Iterator[FileSource]:
     """Yield a source of the events in JSON-lines files; rejected lines are reported on the console, default stderr.
 
-    At the end, the console gets the numbers of the rejected lines that were not reported one by one.
+    An argument is a path or `TOPIC=PATH`. At the end, the console gets the numbers of the rejected lines that were not
+    reported one by one.
     """
     report_console = console or stderr_console(os.environ)
-    source = FileSource(paths, parse_timestamp_ms, report=lambda line: report_console.print(line, soft_wrap=True))
+    source = FileSource(
+        [_parse_argument(argument, settings) for argument in arguments],
+        RecordDecoder(settings),
+        report=lambda line: report_console.print(line, soft_wrap=True),
+    )
     try:
         yield source
     finally:
         source.report_rejected_totals()
         source.close()
+
+
+def _parse_argument(argument: str, settings: Settings) -> EventFile:
+    topic, separator, path = argument.partition("=")
+    return EventFile(path, topic) if separator and topic in settings.kafka.topics else EventFile(argument)

@@ -20,7 +20,7 @@ from monitor.analysis import (
     count_students_by_category,
     measure_drift,
 )
-from monitor.cli.event_files import open_event_files
+from monitor.cli.event_files import EVENT_FILES_HELP, open_event_files
 from monitor.clock import wall_clock
 from monitor.config import Settings, parse_instant_ms, read_lines
 from monitor.errors import UsageError
@@ -52,7 +52,7 @@ _DIVERSITY_CUT: Final = 10
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
     add = parser.add_argument
-    add("events", nargs="*", metavar="EVENTS", help="files of responses and feedback, also .gz; - for stdin")
+    add("events", nargs="*", metavar="EVENTS", help=EVENT_FILES_HELP)
     add("--worst", type=int, metavar="N", help="print the N worst rated items in the store; EVENTS is an experiment")
     add(
         "--attention",
@@ -137,7 +137,7 @@ def _print_items_of_files(arguments: argparse.Namespace, settings: Settings) -> 
     if not 0 <= arguments.mmr_lambda <= 1:
         raise UsageError(f"--mmr-lambda: got {arguments.mmr_lambda:g}, expected a number from 0 to 1")
     scales = {experiment.name: rating_scale(experiment, arguments.lowest_grade) for experiment in settings.experiments}
-    with open_event_files(arguments.events) as source:
+    with open_event_files(arguments.events, settings) as source:
         responses_by_experiment = read_responses_with_feedback(source, settings, wall_clock)
     json_object: dict[str, Any] = {}
     for experiment in settings.experiments:

@@ -115,12 +115,11 @@ def _check_topics(settings: Settings) -> None:
     kafka = settings.kafka
     if problem := kafka_connection_problem(kafka):
         raise DependencyUnavailable(problem)
-    topics = [kafka.responses_topic, kafka.feedback_topic]
     with closing(ClusterAdmin(kafka)) as admin:
-        existing_topics = admin.describe_topics(topics)
-    missing_topics = [topic for topic in topics if topic not in existing_topics]
+        existing_topics = admin.describe_topics(kafka.topics)
+    missing_topics = [topic for topic in kafka.topics if topic not in existing_topics]
     if missing_topics:
         raise DependencyUnavailable(
             f"Kafka at {kafka.bootstrap_servers}: topic {', '.join(missing_topics)} does not exist. A rebuild needs "
-            "both event topics: correct kafka.responses_topic or kafka.feedback_topic, or create the topic"
+            f"all event topics: correct {', '.join(map(kafka.topic_key, missing_topics))}, or create the topic"
         )

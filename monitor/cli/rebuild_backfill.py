@@ -113,18 +113,22 @@ def backfill_generation(active_store: ShardedStore, writable_store: WritableStor
     Returns 0, or the exit code of the signal that has stopped the backfill before that.
     """
     source = HistorySource(settings, writable_store.shards.generation, active_store.read_positions())
-    topics = {"response": settings.kafka.responses_topic, "feedback": settings.kafka.feedback_topic}
     # Rejected records are reported at the end; they do not stop the backfill.
     limits = replace(settings.limits, max_rejected_share=1.0, max_consecutive_rejected=_UNLIMITED_RUN)
     try:
         worker = create_worker(
-            replace(settings, limits=limits), writable_store, source, Telemetry(), topics, wall_clock
+            replace(settings, limits=limits),
+            writable_store,
+            source,
+            Telemetry(),
+            settings.kafka.topic_labels,
+            wall_clock,
         )
         # The worker's own connection is for its thread alone.
         next_store = writable_store.shards.reconnect()
         with (
             stop_on_signals(worker.stop) as signals,
-            _stop_when_caught_up(worker, active_store, next_store, source, set(topics.values())),
+            _stop_when_caught_up(worker, active_store, next_store, source, settings.kafka.topics),
         ):
             worker.run()
     except DataLoss as error:

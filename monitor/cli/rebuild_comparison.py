@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from rich.table import Table
@@ -59,7 +59,9 @@ def compare_generations(
     lost_responses = dict[str, int]()
     if not losses:
         unread_counts = _count_unread_offsets(active_store, next_store)
-        for shortfall in _find_shortfalls(active_totals, next_totals, unread_counts, settings.kafka.responses_topic):
+        for shortfall in _find_shortfalls(
+            active_totals, next_totals, unread_counts, settings.kafka.topics_of("response")
+        ):
             experiment, variant, count_name, missing_count = shortfall
             description = f"{experiment} / {variant}: {missing_count:,} {count_name} fewer"
             differences = _limiting_differences(experiment, count_name, active_store, next_store)
@@ -110,20 +112,26 @@ def _find_shortfalls(
     active_totals: Mapping[str, Mapping[str, VariantTotals]],
     next_totals: Mapping[str, Mapping[str, VariantTotals]],
     unread_counts: Counter[str],
-    responses_topic: str,
+    response_topics: Collection[str],
 ) -> list[_Shortfall]:
     """Return the smaller counts of the variants that both generations have.
 
     Each offset that the new generation has not read yet may be a response or a rating.
     """
     shortfalls = []
+    unread_responses = sum(unread_counts[topic] for topic in response_topics)
     for experiment in {**active_totals, **next_totals}:
         for variant, next_variant in next_totals.get(experiment, {}).items():
             active_variant = active_totals.get(experiment, {}).get(variant)
             if active_variant is None:
                 continue
             for count_name, active_count, next_count, unread_count in (
-                ("responses", active_variant.responses, next_variant.responses, unread_counts[responses_topic]),
+                (
+                    "responses",
+                    active_variant.responses,
+                    next_variant.responses,
+                    unread_responses,
+                ),
                 ("rated responses", active_variant.rated, next_variant.rated, unread_counts.total()),
             ):
                 if next_count + unread_count < active_count:

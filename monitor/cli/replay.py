@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from monitor.app import create_worker, open_writable_store
-from monitor.cli.event_files import open_event_files
+from monitor.cli.event_files import EVENT_FILES_HELP, open_event_files
 from monitor.cli.signals import stop_on_signals
 from monitor.clock import wall_clock
 from monitor.config import Settings
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "events",
         nargs="+",
         metavar="EVENTS",
-        help="files of responses and feedback as JSON lines, also compressed as .gz; - for stdin",
+        help=EVENT_FILES_HELP,
     )
 
 
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     telemetry = Telemetry()
     with ExitStack() as stack:
         store = stack.enter_context(open_writable_store(settings, wall_clock))
-        source = stack.enter_context(open_event_files(arguments.events, console))
+        source = stack.enter_context(open_event_files(arguments.events, settings, console))
         topics = {"response": "file", "feedback": "file"}
         worker = create_worker(settings, store, source, telemetry, topics, wall_clock)
         signals = stack.enter_context(stop_on_signals(worker.stop))

@@ -57,13 +57,12 @@ def run(arguments: argparse.Namespace) -> int:
             log.warning("unsafe setting reason=%s", warning)
         source = KafkaSource(kafka)
         stack.callback(source.close)
-        topics = {"response": kafka.responses_topic, "feedback": kafka.feedback_topic}
         worker = create_worker(
             settings,
             store,
             source,
             telemetry,
-            topics,
+            kafka.topic_labels,
             wall_clock,
             belongs_to_service=True,
             accepts_rejected_backlog=accepts_rejected,

@@ -3,6 +3,7 @@
 - `settings`: the frozen records. `loading`: `load_settings`, which reads the file and the environment;
   `line_numbers`: the lines of its keys
 - `experiments`, `criteria`: parsers of an experiment's table. `definitions`: the settings that stored sums depend on
+- `sources`, `paths`: parsers of `[[kafka.sources]]` and of its paths
 - `digest`: a digest of all settings
 - `values`: parsers of single values. `validation`: checks of settings that depend on each other
 """
@@ -13,6 +14,7 @@ from monitor.config.definitions import aggregate_definitions, definition_differe
 from monitor.config.digest import config_digest
 from monitor.config.experiments import MAX_GAIN, experiment_warnings, parse_metric_specs
 from monitor.config.loading import load_settings
+from monitor.config.paths import Lookup, Path, Step
 from monitor.config.settings import (
     ACTIVITY_METRICS,
     FEEDBACK_METRIC_PREFIX,
@@ -29,11 +31,15 @@ from monitor.config.settings import (
     DisplaySettings,
     DriftSettings,
     EnvelopeMode,
+    EventType,
     ExperimentSettings,
+    FieldMapping,
+    FieldValue,
     GradeRule,
     GuardrailSettings,
     HttpSettings,
     ItemSettings,
+    ItemsMapping,
     KafkaClientName,
     KafkaSettings,
     LimitSettings,
@@ -44,10 +50,12 @@ from monitor.config.settings import (
     Population,
     SchemaRegistrySettings,
     Settings,
+    SourceSettings,
     StoreSettings,
     WireFormat,
     is_proportion,
 )
+from monitor.config.sources import value_text
 from monitor.config.values import parse_choice, parse_instant_ms, parse_integer, read_lines, similar_name
 
 __all__ = [
@@ -67,21 +75,29 @@ __all__ = [
     "DisplaySettings",
     "DriftSettings",
     "EnvelopeMode",
+    "EventType",
     "ExperimentSettings",
+    "FieldMapping",
+    "FieldValue",
     "GradeRule",
     "GuardrailSettings",
     "HttpSettings",
     "ItemSettings",
+    "ItemsMapping",
     "KafkaClientName",
     "KafkaSettings",
     "LimitSettings",
+    "Lookup",
     "MetricSpec",
     "NamedDiscount",
     "NamedGain",
     "NdcgIdeal",
+    "Path",
     "Population",
     "SchemaRegistrySettings",
     "Settings",
+    "SourceSettings",
+    "Step",
     "StoreSettings",
     "WireFormat",
     "aggregate_definitions",
@@ -96,4 +112,5 @@ __all__ = [
     "parse_metric_specs",
     "read_lines",
     "similar_name",
+    "value_text",
 ]

@@ -28,7 +28,9 @@ from monitor.config.settings import (
     SchemaRegistrySettings,
     Settings,
     StoreSettings,
+    Tombstones,
 )
+from monitor.config.sources import parse_sources, parse_topic
 from monitor.config.validation import check_http, check_kafka, check_schema_registry, check_store
 from monitor.config.values import (
     MAX_PORT,
@@ -39,6 +41,7 @@ from monitor.config.values import (
     parse_boolean,
     parse_choice,
     parse_duration_ms,
+    parse_file_name,
     parse_instant_ms,
     parse_integer,
     parse_number,
@@ -57,7 +60,6 @@ _SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _MAX_SHARDS: Final = 256
 _MAX_POLL_RECORDS: Final = 200_000
-_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _MAX_EXPERIMENTS: Final = 1000
 _MIN_TOKEN_LENGTH: Final = 16
 _EXPERIMENT_VARIABLES: Final = "EXPERIMENTS_"
@@ -217,8 +219,21 @@ def _parse_section(section: str, document: Mapping[str, Any], variables: dict[st
                 values[field] = parse(VARIABLE_PREFIX + variable, value)
             elif key in table:
                 values[field] = parse(f"{section}.{key}", table[key])
+    for name in ("responses_topic", "feedback_topic"):
+        if section == "kafka" and "sources" in values and name in values:
+            problems.errors.append(
+                ConfigError(
+                    f"kafka.{name}", values[name], "no such key beside [[kafka.sources]], which name all topics"
+                )
+            )
     problems.raise_errors()
     settings = record_type(**values)
+    _check_section(settings, table)
+    return settings
+
+
+def _check_section(settings: object, table: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for settings of a section that do not fit together."""
     if isinstance(settings, KafkaSettings):
         check_kafka(settings)
     elif isinstance(settings, SchemaRegistrySettings):
@@ -227,7 +242,6 @@ def _parse_section(section: str, document: Mapping[str, Any], variables: dict[st
         check_store(settings, table)
     elif isinstance(settings, HttpSettings):
         check_http(settings)
-    return settings
 
 
 def _parse_scalar_variable(text: str, parse: Parser) -> object:
@@ -286,13 +300,6 @@ def _parse_toml_variable(variable: str, text: str) -> object:
         return text
 
 
-def _parse_topic(key: str, value: object) -> str:
-    name = parse_text(key, value)
-    if not _TOPIC.fullmatch(name) or name in {".", ".."}:
-        raise ConfigError(key, value, "a topic name of at most 249 letters, digits, . _ and -")
-    return name
-
-
 def _parse_start(key: str, value: object) -> str:
     start = value.isoformat() if isinstance(value, datetime) else value
     if start not in ("earliest", "latest"):
@@ -301,15 +308,6 @@ def _parse_start(key: str, value: object) -> str:
         except ConfigError as error:
             raise ConfigError(key, start, f"earliest, latest, or {error.expected}") from None
     return str(start)
-
-
-def _parse_file_name(key: str, value: object) -> str:
-    name = parse_text(key, value)
-    try:
-        with Path(name).open("rb"):
-            return name
-    except (OSError, ValueError) as error:
-        raise ConfigError(key, value, f"a readable file ({error})") from error
 
 
 def _parse_host(key: str, value: object) -> str:
@@ -340,9 +338,11 @@ _SECTIONS: Final[Mapping[str, tuple[type[Any], Mapping[str, Parser]]]] = {
         KafkaSettings,
         {
             "bootstrap_servers": parse_text,
-            "responses_topic": _parse_topic,
-            "feedback_topic": _parse_topic,
-            "dead_letter_topic": _parse_topic,
+            "responses_topic": parse_topic,
+            "feedback_topic": parse_topic,
+            "sources": parse_sources,
+            "tombstones": partial(parse_choice, choices=get_args(Tombstones)),
+            "dead_letter_topic": parse_topic,
             "group_id": parse_text,
             "group_instance_id": parse_text,
             "start": _parse_start,
@@ -351,9 +351,9 @@ _SECTIONS: Final[Mapping[str, tuple[type[Any], Mapping[str, Parser]]]] = {
             "on_lost_history": partial(parse_choice, choices=("stop", "continue")),
             "client": partial(parse_choice, choices=get_args(KafkaClientName)),
             "security_protocol": partial(parse_choice, choices=_SECURITY_PROTOCOLS),
-            "ssl_ca_file": _parse_file_name,
-            "ssl_cert_file": _parse_file_name,
-            "ssl_key_file": _parse_file_name,
+            "ssl_ca_file": parse_file_name,
+            "ssl_cert_file": parse_file_name,
+            "ssl_key_file": parse_file_name,
             "ssl_key_password": parse_text,
             "ssl_check_hostname": parse_boolean,
             "sasl_mechanism": partial(parse_choice, choices=_SASL_MECHANISMS),
@@ -368,9 +368,9 @@ _SECTIONS: Final[Mapping[str, tuple[type[Any], Mapping[str, Parser]]]] = {
             "username": parse_text,
             "password": parse_text,
             "token": parse_text,
-            "ssl_ca_file": _parse_file_name,
-            "ssl_cert_file": _parse_file_name,
-            "ssl_key_file": _parse_file_name,
+            "ssl_ca_file": parse_file_name,
+            "ssl_cert_file": parse_file_name,
+            "ssl_key_file": parse_file_name,
         },
     ),
     "store": (
@@ -379,9 +379,9 @@ _SECTIONS: Final[Mapping[str, tuple[type[Any], Mapping[str, Parser]]]] = {
             "url": parse_text,
             "username": parse_text,
             "password": parse_text,
-            "ssl_ca_file": _parse_file_name,
-            "ssl_cert_file": _parse_file_name,
-            "ssl_key_file": _parse_file_name,
+            "ssl_ca_file": parse_file_name,
+            "ssl_cert_file": parse_file_name,
+            "ssl_key_file": parse_file_name,
             "shards": partial(parse_integer, minimum=1, maximum=_MAX_SHARDS),
             "user_hash_key": parse_text,
         },
@@ -391,8 +391,8 @@ _SECTIONS: Final[Mapping[str, tuple[type[Any], Mapping[str, Parser]]]] = {
         {
             "host": _parse_host,
             "port": partial(parse_integer, minimum=0, maximum=MAX_PORT),
-            "tls_cert_file": _parse_file_name,
-            "tls_key_file": _parse_file_name,
+            "tls_cert_file": parse_file_name,
+            "tls_key_file": parse_file_name,
             "token": _parse_token,
         },
     ),

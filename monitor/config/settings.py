@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
+from monitor.config.paths import Path
 from monitor.config.values import parse_choice
 
 NamedGain = Literal["linear", "exp2"]
@@ -16,8 +17,13 @@ Population = Literal["rated", "all"]
 HarmfulDirection = Literal["up", "down"]
 AnalysisUnit = Literal["user", "group"]
 KafkaClientName = Literal["kafka-python", "confluent"]
-WireFormat = Literal["auto", "json", "avro", "protobuf"]
+EventType = Literal["response", "feedback"]
+WireFormat = Literal["native", "auto", "json", "avro", "protobuf"]
+"""Format of the messages of a source; native is the JSON of docs/events.md, without a mapping."""
 EnvelopeMode = Literal["auto", "none"]
+Tombstones = Literal["ignore", "reject"]
+Cast = Literal["text", "number", "truthy", "s", "ms", "us", "ns", "iso"]
+FieldValue = str | float | bool
 
 OTHER_CATEGORY = "other"
 NO_CATEGORY = "none"
@@ -43,10 +49,75 @@ def is_proportion(metric: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class FieldMapping:
+    """Where the value of an event's field is in a message, and how the value is converted."""
+
+    paths: tuple[Path, ...] = ()
+    """The first path with a value counts; none for a constant, which is then the default."""
+    cast: Cast | None = None
+    """None for the conversion that needs no declaration: see `monitor.decoding.mapping`."""
+    zone: str | None = None
+    """Time zone of ISO times without an offset."""
+    values: Mapping[str, FieldValue] = field(default_factory=lambda: MappingProxyType({}))
+    """Text of the value in the message → value of the field; `*` stands for every other value."""
+    default: FieldValue | None = None
+    """The value if no path has a value."""
+    is_derived: bool = False
+    """Whether the value is a hash of the values at all paths."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemsMapping:
+    """Where the ranked list of a response is in a message; the paths of an item begin at the element of the list."""
+
+    elements: Path
+    item_id: FieldMapping
+    position: FieldMapping | None = None
+    """None: the order of the elements."""
+    first_position: int = 1
+    """Position of the first item in the messages: 0 or 1."""
+    may_be_absent: bool = False
+    """Whether a message without the list is a response without items."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFilter:
+    """A condition on a message, or on an element of `SourceSettings.elements`."""
+
+    path: Path
+    values: frozenset[str] | None
+    """Texts of the values that pass; None if every value but null passes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSettings:
+    """Topics with events of one type, and how a message becomes events (`[[kafka.sources]]`)."""
+
+    topics: tuple[str, ...]
+    event_type: EventType
+    wire_format: WireFormat = "auto"
+    envelope: EnvelopeMode = "auto"
+    """Whether the envelopes of CloudEvents, Debezium and Kafka Connect are removed."""
+    avro_schema_file: str | None = None
+    """Schema of Avro messages without a schema registry."""
+    filters: tuple[MessageFilter, ...] = ()
+    """Messages that do not pass all filters are ignored."""
+    tombstones: Tombstones | None = None
+    """None for `KafkaSettings.tombstones`."""
+    elements: Path | None = None
+    """A list whose elements are events; None if a message is one event."""
+    fields: Mapping[str, FieldMapping] = field(default_factory=lambda: MappingProxyType({}))
+    """Field of the event → mapping; empty for the native format."""
+    items: ItemsMapping | None = None
+    """None for feedback, and for the native format."""
+
+
+@dataclass(frozen=True, slots=True)
 class KafkaSettings:
     bootstrap_servers: str = "localhost:9092"
     responses_topic: str = "chatbot.responses"
     feedback_topic: str = "student.feedback"
+    """The topics of the native format; not used if there are `sources`."""
     dead_letter_topic: str = "ab-monitor.dead-letter"
     group_id: str = "ab-monitor"
     group_instance_id: str | None = None
@@ -68,6 +139,49 @@ class KafkaSettings:
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
     sasl_username: str | None = None
     sasl_password: str | None = field(default=None, repr=False)
+    sources: tuple[SourceSettings, ...] = ()
+    tombstones: Tombstones = "ignore"
+    """What becomes of records without a value: deletions in compacted topics."""
+
+    @property
+    def event_sources(self) -> tuple[SourceSettings, ...]:
+        """The declared sources, or the sources of the two native topics."""
+        sources = self.sources or (
+            SourceSettings((self.responses_topic,), "response", "native"),
+            SourceSettings((self.feedback_topic,), "feedback", "native"),
+        )
+        return tuple(replace(source, tombstones=source.tombstones or self.tombstones) for source in sources)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """All topics with events, those with responses first."""
+        return tuple(dict.fromkeys((*self.topics_of("response"), *self.topics_of("feedback"))))
+
+    def topics_of(self, event_type: EventType) -> tuple[str, ...]:
+        """Return the topics with events of a type."""
+        return tuple(
+            dict.fromkeys(
+                topic for source in self.event_sources if source.event_type == event_type for topic in source.topics
+            )
+        )
+
+    def topic_key(self, topic: str) -> str:
+        """Return the key that names a topic, for messages about settings."""
+        if topic == self.dead_letter_topic:
+            return "kafka.dead_letter_topic"
+        if not self.sources:
+            return "kafka.responses_topic" if topic == self.responses_topic else "kafka.feedback_topic"
+        index = next(index for index, source in enumerate(self.sources) if topic in source.topics)
+        return f"kafka.sources[{index}].topics"
+
+    @property
+    def topic_labels(self) -> Mapping[str, str]:
+        """Name by event type under which outcomes are counted; several topics are joined by commas."""
+        return {"response": ",".join(self.topics_of("response")), "feedback": ",".join(self.topics_of("feedback"))}
+
+    def topic_label(self, topic: str) -> str:
+        """Return the name under which the records of a topic are counted: see `topic_labels`."""
+        return self.topic_labels["response" if topic in self.topics_of("response") else "feedback"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,14 +23,11 @@ _CERTIFICATE_KEYS: Final = ("ssl_ca_file", "ssl_cert_file", "ssl_key_file")
 
 def check_kafka(kafka: KafkaSettings) -> None:
     """Raise `ConfigError` for equal topics, invalid servers, and credentials without a use."""
-    topics = {
-        "responses_topic": kafka.responses_topic,
-        "feedback_topic": kafka.feedback_topic,
-        "dead_letter_topic": kafka.dead_letter_topic,
-    }
-    for name, topic in topics.items():
-        if list(topics.values()).count(topic) > 1:
-            raise ConfigError(f"kafka.{name}", topic, "three different topics for responses, feedback and dead letters")
+    if not kafka.sources and kafka.responses_topic == kafka.feedback_topic:
+        expected = "two topics; [[kafka.sources]] can read one topic with both types of events"
+        raise ConfigError("kafka.feedback_topic", kafka.feedback_topic, expected)
+    if kafka.dead_letter_topic in kafka.topics:
+        raise ConfigError("kafka.dead_letter_topic", kafka.dead_letter_topic, "another topic than those of the events")
     for server in kafka.bootstrap_servers.split(","):
         host, _, port = server.strip().rpartition(":")
         if not host or not is_host_name(host) or not _PORT.fullmatch(port) or not 0 < int(port) <= MAX_PORT:

@@ -185,6 +185,16 @@ def read_lines(key: str, path: str) -> frozenset[str]:
         raise ConfigError(key, path, f"a readable text file in UTF-8 ({error})") from error
 
 
+def parse_file_name(key: str, value: object) -> str:
+    """Return the name of a file that can be read."""
+    name = parse_text(key, value)
+    try:
+        with Path(name).open("rb"):
+            return name
+    except (OSError, ValueError) as error:
+        raise ConfigError(key, value, f"a readable file ({error})") from error
+
+
 def is_host_name(name: str) -> bool:
     """Return whether a name has the form of a host name: labels of at most 63 characters, no blanks."""
     try:

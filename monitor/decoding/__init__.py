@@ -1,5 +1,7 @@
-"""The formats of messages: bytes and headers of a record → the fields of an event (docs/sources.md).
+"""From records to events: formats, envelopes, and the mapping of fields (docs/sources.md).
 
+- `record_decoder`: `RecordDecoder`, which decodes the records of all topics by their sources
+- `mapping`: the fields of a document → the fields of an event, by the paths of the configuration
 - `documents`: the parser of a source's messages, and the detection of their format
 - `framing`: schema ids before the data. `envelopes`: CloudEvents, Debezium, Kafka Connect
 - `schema_registry`: the client of the registry, with a decoder for each schema
@@ -9,7 +11,34 @@
 from __future__ import annotations
 
 from monitor.decoding.documents import Document, DocumentParser
-from monitor.decoding.framing import Framing
+from monitor.decoding.framing import Framing, Headers
+from monitor.decoding.mapping import FieldReader, MessageContext, compile_path, describe_shape
+from monitor.decoding.record_decoder import (
+    ANY_TOPIC,
+    IGNORED_REASONS,
+    DecodedEvents,
+    IgnoredReason,
+    Record,
+    RecordDecoder,
+    SourceDecoder,
+)
 from monitor.decoding.schema_registry import SchemaRegistry
 
-__all__ = ["Document", "DocumentParser", "Framing", "SchemaRegistry"]
+__all__ = [
+    "ANY_TOPIC",
+    "IGNORED_REASONS",
+    "DecodedEvents",
+    "Document",
+    "DocumentParser",
+    "FieldReader",
+    "Framing",
+    "Headers",
+    "IgnoredReason",
+    "MessageContext",
+    "Record",
+    "RecordDecoder",
+    "SchemaRegistry",
+    "SourceDecoder",
+    "compile_path",
+    "describe_shape",
+]

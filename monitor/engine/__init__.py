@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from monitor.engine.accumulator import PERIOD_BITS, MetricAccumulator, ResponseSums, TrafficAccumulator
 from monitor.engine.batch import BatchChanges, SkippedEventCount, VariantChanges
-from monitor.engine.decoder import EventDecoder
+from monitor.engine.decoder import EventDecoder, ResponseArm
 from monitor.engine.experiment import Experiment
 from monitor.engine.grading import GradingRules
 from monitor.engine.id_hash import STUDENT_TAG_BYTES, IdHasher
@@ -77,6 +77,7 @@ __all__ = [
     "IdHasher",
     "ItemCounter",
     "MetricAccumulator",
+    "ResponseArm",
     "ResponseRow",
     "ResponseSums",
     "SkippedEventCount",

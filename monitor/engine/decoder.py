@@ -82,30 +82,30 @@ class EventDecoder:
 
     def decode_response(self, payload: bytes | None, now_ms: int) -> Response:
         """Return the response in a message; raises `InvalidEvent`."""
-        content = self._check_size(payload)
+        content = self.check_size(payload)
         try:
             message = _parse_response(content)
         except _DECODE_ERRORS:
             message = _convert_fields(_event_fields(content), WireResponse)
-        return self._validate_response(message, now_ms)
+        return self.validate_response(message, now_ms)
 
     def decode_feedback(self, payload: bytes | None, now_ms: int) -> Feedback:
         """Return the feedback in a message; raises `InvalidEvent`."""
-        content = self._check_size(payload)
+        content = self.check_size(payload)
         try:
             message = _parse_feedback(content)
         except _DECODE_ERRORS:
             message = _convert_fields(_event_fields(content), WireFeedback)
-        return self._validate_feedback(message, now_ms)
+        return self.validate_feedback(message, now_ms)
 
     def decode_event(self, payload: bytes | None, now_ms: int) -> Response | Feedback:
         """Return the event in a message, which is feedback if the event has a feedback_id; raises `InvalidEvent`.
 
         An event with fields of feedback only is feedback that lacks its feedback_id.
         """
-        content = self._check_size(payload)
+        content = self.check_size(payload)
         try:
-            return self._validate_feedback(_parse_feedback(content), now_ms)
+            return self.validate_feedback(_parse_feedback(content), now_ms)
         except _DECODE_ERRORS:
             pass
         try:
@@ -113,9 +113,9 @@ class EventDecoder:
         except _DECODE_ERRORS:
             fields = _event_fields(content)
             if "feedback_id" in fields or (fields.keys() & _FEEDBACK_FIELDS and not fields.keys() & _RESPONSE_FIELDS):
-                return self._validate_feedback(_convert_fields(fields, WireFeedback), now_ms)
+                return self.validate_feedback(_convert_fields(fields, WireFeedback), now_ms)
             message = _convert_fields(fields, WireResponse)
-        return self._validate_response(message, now_ms)
+        return self.validate_response(message, now_ms)
 
     def read_response_arm(self, payload: bytes | None, now_ms: int) -> ResponseArm | None:
         """Return (experiment, variant, event time or None) of a rejected response; None if a name cannot be read.
@@ -126,8 +126,13 @@ class EventDecoder:
             fields = _event_fields(payload or b"")
         except InvalidEvent:
             return None
-        experiment, variant, timestamp = fields.get("experiment"), fields.get("variant"), fields.get("timestamp")
-        if not isinstance(experiment, str) or not isinstance(variant, str) or "feedback_id" in fields:
+        if "feedback_id" in fields:
+            return None
+        return self.response_arm(fields.get("experiment"), fields.get("variant"), fields.get("timestamp"), now_ms)
+
+    def response_arm(self, experiment: object, variant: object, timestamp: object, now_ms: int) -> ResponseArm | None:
+        """Return (experiment, variant, event time or None) of a response; None if a name is no text."""
+        if not isinstance(experiment, str) or not isinstance(variant, str):
             return None
         timestamp_ms = None
         if isinstance(timestamp, (str, int)):
@@ -135,14 +140,16 @@ class EventDecoder:
                 timestamp_ms = self._event_time_ms(timestamp, now_ms)
         return experiment, variant, timestamp_ms
 
-    def _check_size(self, payload: bytes | None) -> bytes:
+    def check_size(self, payload: bytes | None) -> bytes:
+        """Return the content of a message; raises `InvalidEvent` for an empty or too large one."""
         if not payload:
             raise InvalidEvent("empty_payload", "expected a JSON object")
         if len(payload) > self._max_bytes:
             raise InvalidEvent("payload_too_large", f"{len(payload)} bytes, expected at most {self._max_bytes}")
         return payload
 
-    def _validate_response(self, message: WireResponse, now_ms: int) -> Response:
+    def validate_response(self, message: WireResponse, now_ms: int) -> Response:
+        """Return the response with the fields of a message; raises `InvalidEvent`."""
         items = message.items
         if len(items) > self._max_items:
             raise InvalidEvent("list_too_long", f"items: {len(items)}, expected at most {self._max_items}")
@@ -179,7 +186,8 @@ class EventDecoder:
             user_id is None and message.user_id is not None,
         )
 
-    def _validate_feedback(self, message: WireFeedback, now_ms: int) -> Feedback:
+    def validate_feedback(self, message: WireFeedback, now_ms: int) -> Feedback:
+        """Return the feedback with the fields of a message; raises `InvalidEvent`."""
         kind, score = message.kind, message.score
         if len(kind) > MAX_KIND_LENGTH or kind[0] == "+" or not kind.isprintable():
             raise InvalidEvent(

@@ -16,6 +16,7 @@ from monitor.events.schema import (
     MAX_POSITION,
     REJECTION_REASONS,
     WireFeedback,
+    WireItem,
     WireResponse,
 )
 from monitor.events.timestamps import MAX_TIMESTAMP_MS, parse_timestamp_ms
@@ -29,6 +30,7 @@ __all__ = [
     "Feedback",
     "Response",
     "WireFeedback",
+    "WireItem",
     "WireResponse",
     "parse_timestamp_ms",
 ]

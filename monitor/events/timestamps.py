@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
 
 from monitor.errors import InvalidEvent
@@ -21,8 +21,11 @@ _ISO_8601: Final = re.compile(
 _OUT_OF_RANGE: Final = "timestamp: expected a time from 1970 to 9999"
 
 
-def parse_timestamp_ms(timestamp: str | int) -> int:
-    """Return a timestamp in milliseconds since the Unix epoch, rounded down; raises `InvalidEvent`."""
+def parse_timestamp_ms(timestamp: str | int, zone: tzinfo | None = None) -> int:
+    """Return a timestamp in milliseconds since the Unix epoch, rounded down; raises `InvalidEvent`.
+
+    A time without an offset is a time of the zone; of an hour that occurs twice, the first counts.
+    """
     if isinstance(timestamp, int):
         timestamp_ms = timestamp
     else:
@@ -33,6 +36,8 @@ def parse_timestamp_ms(timestamp: str | int) -> int:
             raise InvalidEvent(
                 "invalid_timestamp", "timestamp: expected ISO 8601 with an offset, or integer milliseconds"
             ) from None
+        if parsed_time.tzinfo is None and zone is not None:
+            parsed_time = parsed_time.replace(tzinfo=zone)
         if parsed_time.tzinfo is None:
             raise InvalidEvent("timestamp_without_offset", "timestamp: expected an offset, such as Z or +02:00")
         try:

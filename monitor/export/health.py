@@ -184,7 +184,7 @@ def arrival_rows(arrivals: Mapping[str, TopicArrivals]) -> list[tuple[str, list[
         ("skipped", [topic.outcomes["skipped"] for topic in counts]),
         ("late", [topic.outcomes["late"] for topic in counts]),
         ("unmatched", [topic.unmatched for topic in counts]),
-        ("null values", [topic.null_values for topic in counts]),
+        ("ignored", [topic.ignored.total() for topic in counts]),
     ]
     rows = [(label, list(map(format_count, row))) for label, row in numbers]
     reasons = [
@@ -200,7 +200,7 @@ def _arrivals_json(counts: TopicArrivals) -> dict[str, Any]:
         "rejected": dict(counts.rejected.most_common()),
         "outcomes": dict(Counter(counts.outcomes).most_common()),
         "unmatched": counts.unmatched,
-        "null_values": counts.null_values,
+        "ignored": dict(counts.ignored.most_common()),
         "undeclared": [
             {"experiment": experiment, "variant": variant or None, "responses": responses}
             for (experiment, variant), responses in counts.undeclared.most_common()

@@ -9,10 +9,10 @@ from typing import Final
 from monitor.analysis import ResponseWithFeedback
 from monitor.clock import Clock
 from monitor.config import ExperimentSettings, Settings
+from monitor.decoding import RecordDecoder
 from monitor.engine import (
     MISSING,
     STUDENT_TAG_BYTES,
-    EventDecoder,
     GradingRules,
     IdHasher,
     ResponseRow,
@@ -133,24 +133,26 @@ def _read_events(
     source: FileSource, settings: Settings, clock: Clock
 ) -> tuple[list[Response], dict[str, list[Feedback]]]:
     """Return the responses, and response_id → feedback; raises `InputRejected` if no line is an event."""
-    decoder = EventDecoder(settings)
+    decoder = RecordDecoder(settings)
     responses: list[Response] = []
     feedback: dict[str, list[Feedback]] = defaultdict(list)
     source.seek(source.initial_positions({}))
     while not source.is_exhausted():
         for batch in source.poll():
+            decode = decoder.partition_decoder(batch.topic, batch.partition)
             for record in batch.records:
                 try:
-                    event = decoder.decode_event(record.value, clock())
+                    events = decode(record, clock())
                 except InvalidEvent as error:
                     source.dead_letter_queue.write(
                         [RejectedRecord(batch.partition, record.offset, record.value, error.reason, error.detail)]
                     )
                     continue
-                if isinstance(event, Response):
-                    responses.append(event)
-                else:
-                    feedback[event.response_id].append(event)
+                for event in () if isinstance(events, str) else events:
+                    if isinstance(event, Response):
+                        responses.append(event)
+                    else:
+                        feedback[event.response_id].append(event)
     if source.rejected_count and not (responses or feedback):
         raise InputRejected(f"all {source.rejected_count} lines were rejected; docs/events.md has the format of events")
     return responses, feedback

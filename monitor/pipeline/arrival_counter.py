@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from monitor.clock import HOUR_MS
+from monitor.config import KafkaSettings
 from monitor.errors import escape_controls
 from monitor.pipeline.batch_applier import OutcomeCounts
 from monitor.pipeline.batch_decoding import DecodedBatch
@@ -27,9 +28,10 @@ _EXPECTED_OUTCOMES: Final = frozenset({"applied", "duplicate", "revised"})
 class ArrivalCounter:
     """Counts the records of batches and their outcomes. Every worker has one."""
 
-    def __init__(self, topics: Mapping[str, str]) -> None:
-        """`topics` is the topic by event type."""
-        self._topics = topics
+    def __init__(self, kafka: KafkaSettings) -> None:
+        self._topics = kafka.topic_labels
+        """Topics by event type, for the outcomes of events."""
+        self._topic_of = kafka.topic_label
         self._hour = 0
         self._names: set[tuple[str, str]] = set()
         """Undeclared names that were counted one by one in the hour."""
@@ -37,15 +39,16 @@ class ArrivalCounter:
     def count_records(
         self, polled: Sequence[PartitionRecords], decoded: DecodedBatch, arrived_ms: int
     ) -> Counter[ArrivalCount]:
-        """Return the counts of polled records: received, without a value, rejected, and of undeclared names."""
+        """Return the counts of polled records: received, ignored, rejected, and of undeclared names."""
         counts: Counter[ArrivalCount] = Counter()
         topics: dict[str, str] = {}
         for partition_records in polled:
-            topic = topics[partition_records.partition] = self._topics[partition_records.event_type]
+            topic = topics[partition_records.partition] = self._topic_of(partition_records.topic)
             counts[ArrivalCount(topic, "received")] += len(partition_records.records)
-            counts[ArrivalCount(topic, "null")] += sum(record.value is None for record in partition_records.records)
         for rejected in decoded.rejected_records:
             counts[ArrivalCount(topics[rejected.partition], "rejected", _rejection_detail(rejected))] += 1
+        for ignored in decoded.ignored_records:
+            counts[ArrivalCount(topics[ignored.partition], "ignored", ignored.reason)] += 1
         for names, responses in decoded.undeclared_names.most_common():
             detail = json.dumps(self._limited_names(names, arrived_ms // HOUR_MS), ensure_ascii=False)
             counts[ArrivalCount(self._topics["response"], "undeclared", detail)] += responses

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from monitor.config import LimitSettings
-from monitor.engine import EventBatch, EventDecoder, EventNormalizer
+from monitor.decoding import IgnoredReason, Record, RecordDecoder
+from monitor.engine import EventBatch, EventNormalizer
 from monitor.errors import InputRejected, InvalidEvent
-from monitor.events import Feedback, Response
-from monitor.sources import PartitionRecords, Record, RejectedRecord
+from monitor.events import Response
+from monitor.sources import PartitionRecords, RejectedRecord
 from monitor.state import RejectionCounts
 
 _REMEDY: Final = (
@@ -19,6 +21,14 @@ _REMEDY: Final = (
     "ABMONITOR_ACCEPT_REJECTED=1), which reads past the rejected records that are in the topic already and loses "
     "nothing: it writes them to the dead-letter topic. docs/runbook.md#rejects has the steps"
 )
+
+
+class IgnoredRecord(NamedTuple):
+    """A record without events that is not rejected, such as a tombstone."""
+
+    partition: str
+    offset: int
+    reason: IgnoredReason
 
 
 @dataclass(slots=True)
@@ -29,13 +39,14 @@ class DecodedBatch:
     rejected_records: list[RejectedRecord] = field(default_factory=list)
     newest_event_ms: dict[str, int] = field(default_factory=dict)
     """Newest event time by partition; a partition without events is absent."""
+    ignored_records: list[IgnoredRecord] = field(default_factory=list)
     undeclared_names: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(experiment, variant, or "" if the experiment is undeclared) → responses that do not count."""
 
 
 def decode_records(
     polled: Sequence[PartitionRecords],
-    decoder: EventDecoder,
+    decoder: RecordDecoder,
     normalizer: EventNormalizer,
     now_ms: int,
     declared_variants: Mapping[str, Collection[str]] | None = None,
@@ -47,35 +58,38 @@ def decode_records(
     decoded = DecodedBatch(EventBatch())
     events = decoded.events
     for partition_records in polled:
-        partition, event_type = partition_records.partition, partition_records.event_type
+        partition, topic = partition_records.partition, partition_records.topic
+        decode = decoder.partition_decoder(topic, partition)
         newest_ms = -1
         for record in partition_records.records:
-            payload = record.value
             try:
-                if event_type == "response":
-                    event: Response | Feedback = decoder.decode_response(payload, now_ms)
-                elif event_type == "feedback":
-                    event = decoder.decode_feedback(payload, now_ms)
-                else:
-                    event = decoder.decode_event(payload, now_ms)
+                record_events = decode(record, now_ms)
             except InvalidEvent as error:
-                decoded.rejected_records.append(
-                    RejectedRecord(partition, record.offset, payload, error.reason, error.detail, record.key)
-                )
-                arm = None if event_type == "feedback" else decoder.read_response_arm(payload, now_ms)
+                decoded.rejected_records.append(_rejected_record(partition, record, error))
+                arm = decoder.read_response_arm(topic, record, now_ms)
                 if arm is not None:
                     normalizer.count_rejected_response(events, *arm, error.reason)
                 continue
-            newest_ms = max(newest_ms, event.timestamp_ms)
-            normalizer.append_event(events, event, record.timestamp)
-            if declared_variants is None or not isinstance(event, Response):
+            if isinstance(record_events, str):
+                decoded.ignored_records.append(IgnoredRecord(partition, record.offset, record_events))
                 continue
-            if event.variant not in declared_variants.get(event.experiment, ()):
-                is_declared = event.experiment in declared_variants
-                decoded.undeclared_names[event.experiment, event.variant if is_declared else ""] += 1
+            for event in record_events:
+                newest_ms = max(newest_ms, event.timestamp_ms)
+                normalizer.append_event(events, event, record.timestamp)
+                if declared_variants is None or not isinstance(event, Response):
+                    continue
+                if event.variant not in declared_variants.get(event.experiment, ()):
+                    is_declared = event.experiment in declared_variants
+                    decoded.undeclared_names[event.experiment, event.variant if is_declared else ""] += 1
         if newest_ms >= 0:
             decoded.newest_event_ms[partition] = newest_ms
     return decoded
+
+
+def _rejected_record(partition: str, record: Record, error: InvalidEvent) -> RejectedRecord:
+    return RejectedRecord(
+        partition, record.offset, record.value, error.reason, error.detail, record.key, record.headers, record.timestamp
+    )
 
 
 def update_rejection_counts(
@@ -83,21 +97,24 @@ def update_rejection_counts(
     records: Sequence[Record],
     rejected_records: Sequence[RejectedRecord],
     limits: LimitSettings,
+    ignored_offsets: AbstractSet[int] = frozenset(),
 ) -> RejectionCounts:
     """Return a partition's rejection counts after the records; raises `InputRejected` beyond the limits.
 
-    `rejected_records` are the rejected ones of `records`. The counts are stored with the position, so a service that
+    `rejected_records` are the rejected ones of `records`. Those at `ignored_offsets` count neither as rejected nor
+    as valid. The counts are stored with the position, so a service that
     stops at a limit stops again after a restart. Otherwise restarts would move a whole topic to the dead-letter queue.
     """
     consecutive_count, record_count, rejected_count = counts
-    record_count += len(records)
+    record_count += len(records) - len(ignored_offsets)
     rejected_count += len(rejected_records)
     max_consecutive = consecutive_count
     if rejected_records:
         rejected_offsets = {record.offset for record in rejected_records}
         for record in records:
-            consecutive_count = consecutive_count + 1 if record.offset in rejected_offsets else 0
-            max_consecutive = max(max_consecutive, consecutive_count)
+            if record.offset not in ignored_offsets:
+                consecutive_count = consecutive_count + 1 if record.offset in rejected_offsets else 0
+                max_consecutive = max(max_consecutive, consecutive_count)
         last = rejected_records[-1]
         remedy = f"the last at {last.partition} offset {last.offset}: {last.reason}, {last.detail}. {_REMEDY}"
         if max_consecutive > limits.max_consecutive_rejected:
@@ -110,7 +127,7 @@ def update_rejection_counts(
                 f"{rejected_count} of the last {record_count} events were rejected "
                 f"(limits.max_rejected_share = {limits.max_rejected_share}), {remedy}"
             )
-    elif records:
+    elif len(records) > len(ignored_offsets):
         consecutive_count = 0
     if record_count >= 2 * limits.rejection_window:
         record_count, rejected_count = record_count // 2, rejected_count // 2

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Literal, get_args
 
 log = logging.getLogger(__name__)
-Dependency = Literal["store", "kafka", "dead_letters"]
+Dependency = Literal["store", "kafka", "dead_letters", "schema_registry"]
 DEPENDENCIES: Final[tuple[Dependency, ...]] = get_args(Dependency)
 """The words by which the metric `abmonitor_paused`, alerts and log lines name a dependency."""
 

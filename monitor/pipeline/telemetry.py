@@ -20,6 +20,7 @@ from prometheus_client import (
     ProcessCollector,
 )
 
+from monitor.decoding import IGNORED_REASONS
 from monitor.events import REJECTION_REASONS
 from monitor.pipeline.pauses import DEPENDENCIES
 
@@ -61,6 +62,12 @@ PROCESS_METRICS: Final = (
         "counter",
         ("topic", "reason"),
         "Events that were rejected and written to the dead-letter topic, by reason of the rejection.",
+    ),
+    ExportedMetric(
+        "abmonitor_ignored_records_total",
+        "counter",
+        ("topic", "reason"),
+        "Records without events that were not rejected: tombstones, records of other kinds (filtered), empty lists.",
     ),
     ExportedMetric(
         "abmonitor_consumer_lag_events",
@@ -148,6 +155,7 @@ class Telemetry:
         self.topic_info = self._metric(Info, "abmonitor_topic_info")
         self.events = self._metric(Counter, "abmonitor_events_total")
         self.rejected_events = self._metric(Counter, "abmonitor_rejected_events_total")
+        self.ignored_records = self._metric(Counter, "abmonitor_ignored_records_total")
         self.lag_events = self._metric(Gauge, "abmonitor_consumer_lag_events")
         self.lag_seconds = self._metric(Gauge, "abmonitor_consumer_lag_seconds")
         self.commit_seconds = self._metric(Histogram, "abmonitor_commit_seconds")
@@ -196,6 +204,8 @@ class Telemetry:
                 self.events.labels(topic, outcome)
             for reason in REJECTION_REASONS:
                 self.rejected_events.labels(topic, reason)
+            for ignored_reason in IGNORED_REASONS:
+                self.ignored_records.labels(topic, ignored_reason)
 
     def count_outcomes(self, topics: Mapping[str, str], outcomes: Mapping[tuple[str, str], int]) -> None:
         """Count events by outcome; `topics` is the topic by event type."""

@@ -60,8 +60,9 @@ class WatermarkTracker:
                 rejections = RejectionCounts()
             else:
                 rejected_records = [record for record in decoded.rejected_records if record.partition == partition]
+                ignored_offsets = {record.offset for record in decoded.ignored_records if record.partition == partition}
                 rejections = update_rejection_counts(
-                    current.rejections, partition_records.records, rejected_records, limits
+                    current.rejections, partition_records.records, rejected_records, limits, ignored_offsets
                 )
             position = Position(
                 partition_records.next_offset,

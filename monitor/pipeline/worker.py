@@ -18,7 +18,8 @@ from typing import Final, TypeVar
 
 from monitor.clock import Clock
 from monitor.config import Settings
-from monitor.engine import EventDecoder, EventNormalizer
+from monitor.decoding import RecordDecoder
+from monitor.engine import EventNormalizer
 from monitor.errors import AbMonitorError, DataLoss, DependencyUnavailable, StoreUnavailable, join_reasons
 from monitor.pipeline.arrival_counter import ArrivalCounter
 from monitor.pipeline.batch_applier import OutcomeCounts
@@ -85,7 +86,7 @@ class Worker:
         self._source = source
         self._decode = partial(
             decode_records,
-            decoder=EventDecoder(settings),
+            decoder=RecordDecoder(settings),
             normalizer=normalizer,
             declared_variants={experiment.name: experiment.variants for experiment in settings.experiments},
         )
@@ -97,6 +98,7 @@ class Worker:
         self._telemetry = telemetry
         self._clock = clock
         self._topics = topics
+        self._topic_labels = {topic: settings.kafka.topic_label(topic) for topic in settings.kafka.topics}
         telemetry.initialize_topics(topics)
         self._lag_reporter = LagReporter()
         self._stop = threading.Event()
@@ -161,7 +163,10 @@ class Worker:
         polled = self._retry_until_available(self._poll)  # 1
         polled_by_shard = self._writer.group_by_shard(polled)
         decoded_by_shard = {  # 2
-            shard: self._decode(shard_records, now_ms=self._clock()) for shard, shard_records in polled_by_shard.items()
+            shard: self._retry_until_available(
+                partial(self._decode, shard_records, now_ms=self._clock()), "schema_registry"
+            )
+            for shard, shard_records in polled_by_shard.items()
         }
         if not self._await_commits():  # 3
             return True
@@ -215,9 +220,13 @@ class Worker:
             return
         self._retry_until_available(lambda: self._source.dead_letter_queue.write(rejected_records), "dead_letters")
         for record in rejected_records:
-            topic = record.partition.rpartition(":")[0]
+            topic = self._topic_label(record.partition)
             self._telemetry.rejected_events.labels(topic, record.reason).inc()
             self._telemetry.events.labels(topic, "rejected").inc()
+
+    def _topic_label(self, partition: str) -> str:
+        topic = partition.rpartition(":")[0]
+        return self._topic_labels.get(topic, topic)
 
     def _apply_and_commit(self, batches: Sequence[ShardBatch]) -> None:
         """Apply the batches to the rows of their shards, and start their commits."""
@@ -293,6 +302,8 @@ class Worker:
         """Update positions, metrics and watermark alignment after a commit was applied."""
         self._mark_store_available()
         self._telemetry.count_outcomes(self._topics, outcomes)
+        for record in batch.decoded_batch.ignored_records:
+            self._telemetry.ignored_records.labels(self._topic_label(record.partition), record.reason).inc()
         self._skipped_event_logger.log_skipped(outcomes)
         self._watermark_tracker.apply_position_updates(batch.position_updates)
         self._watermark_tracker.update_end_offsets(self._source.end_offsets())
@@ -502,6 +513,7 @@ class Worker:
         if self._source_problem is None:
             self._pauses.end("kafka")
         self._pauses.end("dead_letters")
+        self._pauses.end("schema_registry")
         if self._has_positions or self._source.has_assignment():
             self._is_starting = False
 

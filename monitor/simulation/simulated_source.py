@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
+from monitor.decoding import ANY_TOPIC
 from monitor.simulation.simulator import SimulatedEvent
 from monitor.sources import PartitionRecords, PlainRecord, RejectedRecord, UnsharedSource
 from monitor.state import Position
@@ -76,7 +77,7 @@ class SimulatedSource(UnsharedSource):
                 time.sleep(_IDLE_WAIT_S)
             return []
         self._next_offset += len(records)
-        return [PartitionRecords(_PARTITION, "event", first_offset, records, self._next_offset)]
+        return [PartitionRecords(_PARTITION, ANY_TOPIC, first_offset, records, self._next_offset)]
 
     def poll_paused(self) -> None:
         time.sleep(_IDLE_WAIT_S)

@@ -11,8 +11,8 @@
 from __future__ import annotations
 
 from monitor.sources.copartitioning import check_copartitioning
-from monitor.sources.dead_letter_queue import NULL_VALUE_HEADER
-from monitor.sources.jsonl import FileSource
+from monitor.sources.dead_letter_queue import NULL_VALUE_HEADER, RECORD_HEADER_PREFIX
+from monitor.sources.jsonl import EventFile, FileSource
 from monitor.sources.kafka_connection import (
     EARLIEST_OFFSET,
     ClusterAdmin,
@@ -27,7 +27,6 @@ from monitor.sources.source import (
     OffsetGap,
     PartitionRecords,
     PlainRecord,
-    Record,
     RejectedRecord,
     Source,
     UnsharedSource,
@@ -36,14 +35,15 @@ from monitor.sources.source import (
 __all__ = [
     "EARLIEST_OFFSET",
     "NULL_VALUE_HEADER",
+    "RECORD_HEADER_PREFIX",
     "ClusterAdmin",
     "DeadLetterQueue",
+    "EventFile",
     "FileSource",
     "KafkaSource",
     "OffsetGap",
     "PartitionRecords",
     "PlainRecord",
-    "Record",
     "RejectedRecord",
     "Source",
     "UnsharedSource",

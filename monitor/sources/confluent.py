@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from kafka.errors import for_code
 
 from monitor.config import KafkaSettings
+from monitor.decoding import Headers, Record
 from monitor.errors import DependencyUnavailable, UsageError
 from monitor.sources.consumer import (
     FETCH_MAX_WAIT_MS,
@@ -24,7 +25,7 @@ from monitor.sources.consumer import (
     partition_name,
 )
 from monitor.sources.kafka_connection import BOOTSTRAP_TIMEOUT_MS, translate_kafka_error
-from monitor.sources.source import PlainRecord, Record
+from monitor.sources.source import PlainRecord
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
@@ -130,7 +131,7 @@ class ConfluentConsumer:
                 "setting, or set kafka.client to kafka-python"
             ) from error
         try:
-            self._consumer.list_topics(settings.responses_topic, timeout=BOOTSTRAP_TIMEOUT_MS / 1000)
+            self._consumer.list_topics(settings.topics[0], timeout=BOOTSTRAP_TIMEOUT_MS / 1000)
         except client.KafkaException as error:
             self._consumer.close()
             raise DependencyUnavailable(
@@ -248,6 +249,12 @@ class ConfluentConsumer:
 
 def _records(messages: Sequence[Message]) -> list[PlainRecord]:
     return [
-        PlainRecord(message.offset() or 0, message.key(), message.value(), message.timestamp()[1])
+        PlainRecord(
+            message.offset() or 0,
+            message.key(),
+            message.value(),
+            message.timestamp()[1],
+            cast("Headers", message.headers() or ()),
+        )
         for message in messages
     ]

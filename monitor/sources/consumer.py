@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from kafka import TopicPartition
 
-from monitor.sources.source import Record
+from monitor.decoding import Record
 
 SESSION_TIMEOUT_MS: Final = 10_000
 """A worker that sends no heartbeat for this time loses its partitions. Both clients send heartbeats from a thread of

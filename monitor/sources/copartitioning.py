@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 from kafka import KafkaConsumer, TopicPartition
@@ -16,9 +16,8 @@ from kafka.errors import KafkaError
 
 from monitor.clock import wall_clock
 from monitor.config import Settings
-from monitor.engine import EventDecoder
+from monitor.decoding import RecordDecoder
 from monitor.errors import InvalidEvent, UsageError
-from monitor.events import Feedback, Response
 from monitor.sources.kafka_connection import connect_kafka_client, translate_kafka_error
 
 _SAMPLE_RECORDS: Final = 20_000
@@ -34,7 +33,7 @@ def check_copartitioning(settings: Settings, shards: int) -> str | None:
     Raises `UsageError` if the topics are not co-partitioned, `DependencyUnavailable` if the cluster cannot be reached.
     """
     kafka = settings.kafka
-    topics = (kafka.responses_topic, kafka.feedback_topic)
+    topics = kafka.topics
     consumer = connect_kafka_client(
         KafkaConsumer,
         kafka,
@@ -45,14 +44,14 @@ def check_copartitioning(settings: Settings, shards: int) -> str | None:
         metrics_enabled=False,
     )
     try:
-        responses, feedback = (sorted(consumer.partitions_for_topic(topic)) for topic in topics)
-        if not (responses and feedback):
+        partitions = {topic: consumer.partitions_for_topic(topic) or set() for topic in topics}
+        if not all(partitions.values()):
             return None
-        if len(responses) != len(feedback):
-            counts = f"topic {topics[0]} has {len(responses)} partitions, topic {topics[1]} has {len(feedback)}"
+        if len({len(numbers) for numbers in partitions.values()}) > 1:
+            counts = ", ".join(f"topic {topic} has {len(numbers)} partitions" for topic, numbers in partitions.items())
             raise UsageError(f"{counts}; {_remedy(shards)}")
-        partitions = [TopicPartition(topic, number) for topic in topics for number in responses]
-        return _verify(settings, _recent_records(consumer, partitions), shards)
+        sampled_partitions = [TopicPartition(topic, number) for topic in topics for number in sorted(partitions[topic])]
+        return _verify(settings, _recent_records(consumer, sampled_partitions), shards)
     except KafkaError as error:
         raise translate_kafka_error(kafka, error) from error
     finally:
@@ -83,27 +82,24 @@ def _recent_records(consumer: KafkaConsumer, partitions: list[TopicPartition]) -
 
 def _verify(settings: Settings, records: Iterator[Any], shards: int) -> str:
     """Return a sentence on the records; raises `UsageError` if the topics are not co-partitioned."""
-    decoder = EventDecoder(settings)
-    decoders: dict[str, Callable[[bytes | None, int], Response | Feedback]] = {
-        settings.kafka.responses_topic: decoder.decode_response,
-        settings.kafka.feedback_topic: decoder.decode_feedback,
-    }
+    decoder = RecordDecoder(settings)
     now_ms = wall_clock()
     partitions_by_user: defaultdict[str, set[int]] = defaultdict(set)
-    topics_by_user: defaultdict[str, set[str]] = defaultdict(set)
+    event_types_by_user: defaultdict[str, set[str]] = defaultdict(set)
     count = without_user = rejected = 0
     for record in records:
         count += 1
         try:
-            user_id = decoders[record.topic](record.value, now_ms).user_id
+            events = decoder.partition_decoder(record.topic, f"{record.topic}:{record.partition}")(record, now_ms)
         except InvalidEvent:
             rejected += 1
             continue
-        if user_id is None:
-            without_user += 1
-            continue
-        partitions_by_user[user_id].add(record.partition)
-        topics_by_user[user_id].add(record.topic)
+        for event in () if isinstance(events, str) else events:
+            if event.user_id is None:
+                without_user += 1
+                continue
+            partitions_by_user[event.user_id].add(record.partition)
+            event_types_by_user[event.user_id].add(type(event).__name__)
     sample = f"{count} recent records ({without_user} without user_id, {rejected} rejected)"
     scattered = [sorted(numbers) for numbers in partitions_by_user.values() if len(numbers) > 1]
     if scattered:
@@ -111,7 +107,7 @@ def _verify(settings: Settings, records: Iterator[Any], shards: int) -> str:
             f"{len(scattered)} of {len(partitions_by_user)} users have records in partitions of different numbers, "
             f"such as {' and '.join(map(str, scattered[0]))}, in {sample}; {_remedy(shards)}"
         )
-    shared = sum(len(topics) > 1 for topics in topics_by_user.values())
+    shared = sum(len(event_types) > 1 for event_types in event_types_by_user.values())
     if not shared:
-        return f"co-partitioning not verified: no user has records in both topics in {sample}"
-    return f"co-partitioned: {shared} users have records in both topics in {sample}"
+        return f"co-partitioning not verified: no user has both responses and feedback in {sample}"
+    return f"co-partitioned: {shared} users have both responses and feedback in {sample}"

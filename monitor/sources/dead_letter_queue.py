@@ -16,6 +16,8 @@ from monitor.sources.source import RejectedRecord
 
 NULL_VALUE_HEADER: Final = "null"
 """Name of a header: the rejected record had no value, although the dead letter has an empty value."""
+RECORD_HEADER_PREFIX: Final = "record."
+"""Prefix of the names of the rejected record's own headers."""
 _REQUEST_TIMEOUT_S: Final = 30.0
 _METADATA_TIMEOUT_S: Final = 10.0
 """How long a write waits for a missing topic. The worker tries again later, so a short time only shortens its stop."""
@@ -51,6 +53,9 @@ class KafkaDeadLetterQueue:
                     "detail": record.detail,
                     "version": __version__,
                 }
+                if record.timestamp is not None and record.timestamp >= 0:
+                    headers["timestamp"] = str(record.timestamp)
+                record_headers = [(f"{RECORD_HEADER_PREFIX}{name}", content) for name, content in record.headers]
                 key, value = record.key, record.value
                 if key is None and value is None:
                     # kafka-python sends no record that has neither a key nor a value.
@@ -60,7 +65,7 @@ class KafkaDeadLetterQueue:
                         self._topic,
                         key=key,
                         value=value,
-                        headers=[(name, text.encode()) for name, text in headers.items()],
+                        headers=[*((name, text.encode()) for name, text in headers.items()), *record_headers],
                     )
                 )
             self._producer.flush(timeout=_REQUEST_TIMEOUT_S)

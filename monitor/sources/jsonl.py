@@ -23,13 +23,16 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from hashlib import blake2b, file_digest
 from pathlib import Path
-from typing import BinaryIO, Final, cast
+from typing import BinaryIO, Final, NamedTuple, cast
 
 import msgspec
 
+from monitor.decoding import ANY_TOPIC, RecordDecoder
 from monitor.errors import InputRejected, InvalidEvent, UsageError
+from monitor.events import MAX_TIMESTAMP_MS, Response, parse_timestamp_ms
 from monitor.sources.source import PartitionRecords, PlainRecord, RejectedRecord, UnsharedSource
 from monitor.state import Position
 
@@ -46,28 +49,45 @@ _POLL_TIMEOUT_S: Final = 0.2
 _READ_BYTES: Final = 1 << 16
 
 
-class _EventHead(msgspec.Struct):
-    """The fields of an event that the merge and the report about names need."""
+@dataclass(frozen=True, slots=True)
+class EventFile:
+    """A file whose lines are records of a topic."""
+
+    path: str
+    """`-` is the standard input."""
+    topic: str = ANY_TOPIC
+
+
+class _NativeHead(msgspec.Struct):
+    """The fields of a native event that the merge and the report about names need."""
 
     timestamp: str | int | None = None
     experiment: str | None = None
     variant: str | None = None
 
 
+class _LineHead(NamedTuple):
+    """The event time of a line, and the (experiment, variant) of its responses."""
+
+    timestamp_ms: int | None = None
+    names: Sequence[tuple[str, str]] = ()
+
+
 class _LineReader:
     """Reads the lines of a file; stores the number and the event time of the current line."""
 
-    def __init__(self, path: str, stream: BinaryIO, partition: str, raw: BinaryIO | None = None) -> None:
+    def __init__(self, file: EventFile, stream: BinaryIO, partition: str, raw: BinaryIO | None = None) -> None:
         """Read lines from `stream`; `raw` is the underlying file, or None if a second reading is impossible."""
-        self.path = path
+        self.path = "stdin" if file.path == "-" else file.path
+        self.topic = file.topic
         self.raw = raw
         self.stream = stream
         self.partition = partition
         self.line_number = 0
         self.line = b""
         self.event_time_ms = 0.0
-        self.names: tuple[str, str] | None = None
-        """Experiment and variant of the current line, if the line is a response."""
+        self.names: Sequence[tuple[str, str]] = ()
+        """(experiment, variant) of the responses in the current line."""
         self.is_waiting = False
         """Whether there is no current line because the next line has not arrived yet."""
         self.is_exhausted = False
@@ -87,7 +107,7 @@ class _LineReader:
         del deadline_s
         return self.stream.readline(_MAX_LINE_BYTES)
 
-    def advance(self, read_head: Callable[[bytes], _EventHead], deadline_s: float = 0.0) -> bool:
+    def advance(self, read_head: Callable[[_LineReader], _LineHead], deadline_s: float = 0.0) -> bool:
         """Make the next line the current line, or wait for a line; return False at the end of the file.
 
         A line without a valid timestamp gets the event time of the line before. Raises `InputRejected` if the file
@@ -108,18 +128,18 @@ class _LineReader:
             return False
         self.line = line.removeprefix(codecs.BOM_UTF8) if self.line_number == 0 else line
         self.line_number += 1
-        head = read_head(self.line)
-        if isinstance(head.timestamp, int):
-            self.event_time_ms = head.timestamp
-        self.names = None if head.experiment is None or head.variant is None else (head.experiment, head.variant)
+        head = read_head(self)
+        if head.timestamp_ms is not None:
+            self.event_time_ms = head.timestamp_ms
+        self.names = head.names
         return True
 
 
 class _PipeReader(_LineReader):
     """Lines of the standard input or of a pipe, which may arrive at any time and cannot be read again."""
 
-    def __init__(self, path: str, stream: BinaryIO) -> None:
-        super().__init__(path, stream, f"file-{secrets.token_hex(8)}:0")
+    def __init__(self, file: EventFile, stream: BinaryIO) -> None:
+        super().__init__(file, stream, f"file-{secrets.token_hex(8)}:0")
         self._buffer = bytearray()
         self._is_closed = False
 
@@ -179,21 +199,19 @@ class _RejectedLineReport:
 class FileSource(UnsharedSource):
     """Reads every file once, from the file's stored position; see `Source`."""
 
-    def __init__(
-        self, paths: Sequence[str], parse_timestamp: Callable[[str | int], int], *, report: Callable[[str], None]
-    ) -> None:
-        """Open the files; `-` is the standard input. A pipe is read as the standard input is.
+    def __init__(self, files: Sequence[EventFile], decoder: RecordDecoder, *, report: Callable[[str], None]) -> None:
+        """Open the files. A pipe is read as the standard input is.
 
-        `parse_timestamp` returns milliseconds or raises `InvalidEvent`; `report` prints a line about a rejected record.
-        Raises `UsageError` if a file cannot be read.
+        `report` prints a line about a rejected record. Raises `UsageError` if a file cannot be read.
         """
         self._open_files = ExitStack()
         self._report = report
-        self._decode = msgspec.json.Decoder(_EventHead).decode
-        self._parse_timestamp = parse_timestamp
-        self.total_bytes = sum(Path(path).stat().st_size for path in paths if path != "-" and Path(path).is_file())
+        self._decode_native = msgspec.json.Decoder(_NativeHead).decode
+        self._decoder = decoder
+        paths = [Path(file.path) for file in files if file.path != "-"]
+        self.total_bytes = sum(path.stat().st_size for path in paths if path.is_file())
         """Size of the files on disk, without the standard input."""
-        self._readers = [self._open(path) for path in dict.fromkeys(paths)]
+        self._readers = [self._open(file) for file in dict.fromkeys(files)]
         self._deadline_s = 0.0
         self._needs_seek = True
         self.name_counts: Counter[tuple[str, str]] = Counter()
@@ -229,13 +247,14 @@ class FileSource(UnsharedSource):
         """Report the rejected lines that were only counted so far, by kind of fault."""
         self.dead_letter_queue.report_totals()
 
-    def _open(self, path: str) -> _LineReader:
+    def _open(self, file: EventFile) -> _LineReader:
+        path = file.path
         if path == "-":
-            return _PipeReader("stdin", sys.stdin.buffer)
+            return _PipeReader(file, sys.stdin.buffer)
         try:
             raw = self._open_files.enter_context(Path(path).open("rb"))  # noqa: SIM115  closed by the stack
             if not raw.seekable():
-                return _PipeReader(path, raw)
+                return _PipeReader(file, raw)
             digest = file_digest(raw, lambda: blake2b(digest_size=12)).hexdigest()
             raw.seek(0)
         except OSError as error:
@@ -245,17 +264,30 @@ class FileSource(UnsharedSource):
         stream: BinaryIO = raw
         if is_gzipped:
             stream = cast(BinaryIO, self._open_files.enter_context(gzip.open(raw)))  # noqa: SIM115  closed by the stack
-        return _LineReader(path, io.BufferedReader(cast(io.RawIOBase, stream), 1 << 20), f"file-{digest}:0", raw)
+        return _LineReader(file, io.BufferedReader(cast(io.RawIOBase, stream), 1 << 20), f"file-{digest}:0", raw)
 
-    def _read_head(self, line: bytes) -> _EventHead:
-        """Return the head of a line, with its time in milliseconds; without its time if the line is not an event."""
+    def _read_head(self, reader: _LineReader) -> _LineHead:
+        """Return the head of the current line; an empty head if the line is not an event."""
         try:
-            head = self._decode(line)
-            if head.timestamp is not None:
-                head.timestamp = self._parse_timestamp(head.timestamp)
+            return self._read_mapped_head(reader) if self._decoder.has_mappings else self._read_native_head(reader.line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InvalidEvent):
-            return _EventHead()
-        return head
+            return _LineHead()
+
+    def _read_native_head(self, line: bytes) -> _LineHead:
+        head = self._decode_native(line)
+        return _LineHead(
+            None if head.timestamp is None else parse_timestamp_ms(head.timestamp),
+            () if head.experiment is None or head.variant is None else ((head.experiment, head.variant),),
+        )
+
+    def _read_mapped_head(self, reader: _LineReader) -> _LineHead:
+        """Return the head of a line that a mapping describes; raises `InvalidEvent`."""
+        record = PlainRecord(reader.line_number - 1, None, reader.line)
+        events = self._decoder.partition_decoder(reader.topic, reader.partition)(record, MAX_TIMESTAMP_MS)
+        if isinstance(events, str):
+            return _LineHead()
+        names = [(event.experiment, event.variant) for event in events if isinstance(event, Response)]
+        return _LineHead(min(event.timestamp_ms for event in events), names)
 
     def partitions_to_seek(self) -> Sequence[str]:
         return [reader.partition for reader in self._readers] if self._needs_seek else []
@@ -313,12 +345,19 @@ class FileSource(UnsharedSource):
             payload = reader.line.strip()
             if payload:
                 records.append(PlainRecord(reader.line_number - 1, None, payload))
-                if reader.names is not None and (reader.names in self.name_counts or not self._has_all_names()):
-                    self.name_counts[reader.names] += 1
+                for names in reader.names:
+                    if names in self.name_counts or not self._has_all_names():
+                        self.name_counts[names] += 1
             # One line is read ahead, so that `is_exhausted` is True right after the last line was returned.
             self._next_reader = next(self._merged_lines, None)
         polled = [
-            PartitionRecords(partition, "event", self._next_offsets[partition], records, next_offsets[partition])
+            PartitionRecords(
+                partition,
+                self._reader_by_partition[partition].topic,
+                self._next_offsets[partition],
+                records,
+                next_offsets[partition],
+            )
             for partition, records in lines.items()
         ]
         self._next_offsets |= next_offsets

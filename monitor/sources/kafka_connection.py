@@ -125,35 +125,33 @@ def inspect_kafka_topics(settings: KafkaSettings) -> TopicInspection:
 
     Raises `DependencyUnavailable` without a cluster, or if an address that a broker advertises cannot be reached.
     """
-    topic_keys = {getattr(settings, key): key for key in ("responses_topic", "feedback_topic", "dead_letter_topic")}
+    names = [*settings.topics, settings.dead_letter_topic]
     with closing(ClusterAdmin(settings)) as admin:
-        topics = admin.describe_topics(list(topic_keys))
-        existing_topics = admin.list_topics() if len(topics) < len(topic_keys) else []
+        topics = admin.describe_topics(names)
+        existing_topics = admin.list_topics() if len(topics) < len(names) else []
     if (problem := advertised_address_problem(settings)) is not None:
         raise DependencyUnavailable(problem)
     partition_counts = {topic: len(description.partitions) for topic, description in topics.items()}
     missing_topics = [
-        describe_missing_topic(settings, topic, key, existing_topics)
-        for topic, key in topic_keys.items()
-        if topic not in topics
+        describe_missing_topic(settings, topic, existing_topics) for topic in names if topic not in topics
     ]
     warnings = _dead_letter_size_warnings(settings)
-    responses, feedback = settings.responses_topic, settings.feedback_topic
-    if partition_counts.get(responses, 0) != partition_counts.get(feedback, 0) and not missing_topics:
+    event_counts = {topic: partition_counts[topic] for topic in settings.topics if topic in partition_counts}
+    if len(set(event_counts.values())) > 1 and not missing_topics:
+        phrases = " and ".join(f"topic {topic} has {count} partitions" for topic, count in event_counts.items())
         warnings.insert(
             0,
-            f"topic {responses} has {partition_counts[responses]} partitions and topic {feedback} has "
-            f"{partition_counts[feedback]}: give both topics the same number of partitions, keyed by user_id, so that "
-            "one worker applies all events of a student",
+            f"{phrases}: give all topics the same number of partitions, keyed by user_id, so that one worker applies "
+            "all events of a student",
         )
     lines = [
         f"topic {topic}: {partition_counts[topic]} partitions" if topic in topics else f"topic {topic}: missing"
-        for topic in topic_keys
+        for topic in names
     ]
     return TopicInspection(lines, warnings, missing_topics)
 
 
-def describe_missing_topic(settings: KafkaSettings, topic: str, key: str, existing_topics: Collection[str]) -> str:
+def describe_missing_topic(settings: KafkaSettings, topic: str, existing_topics: Collection[str]) -> str:
     """Return a sentence about a topic that does not exist, with its key in `[kafka]` and the most similar topics."""
     # Kafka does not distinguish absent topics from topics that the user may not see.
     permission = (
@@ -161,12 +159,12 @@ def describe_missing_topic(settings: KafkaSettings, topic: str, key: str, existi
     )
     similar_topics = get_close_matches(topic, existing_topics, _MAX_SIMILAR_TOPICS, _MIN_TOPIC_SIMILARITY)
     hint = f"; the most similar topics are {', '.join(similar_topics)}" if similar_topics else ""
-    return f"topic {topic} does not exist{permission}{hint}. Create the topic, or correct kafka.{key}"
+    return f"topic {topic} does not exist{permission}{hint}. Create the topic, or correct {settings.topic_key(topic)}"
 
 
 def _dead_letter_size_warnings(settings: KafkaSettings) -> list[str]:
     """Return a sentence if a message of a source topic may be too large for the dead-letter topic."""
-    names = [settings.responses_topic, settings.feedback_topic, settings.dead_letter_topic]
+    names = [*settings.topics, settings.dead_letter_topic]
     try:
         with connect_kafka_client(KafkaAdminClient, settings, request_timeout_ms=_REQUEST_TIMEOUT_MS) as admin:
             configs = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name) for name in names])

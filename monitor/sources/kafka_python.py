@@ -26,6 +26,7 @@ from kafka.errors import (
 )
 
 from monitor.config import KafkaSettings
+from monitor.decoding import Record
 from monitor.sources.consumer import (
     FETCH_MAX_WAIT_MS,
     METADATA_MAX_AGE_MS,
@@ -35,7 +36,6 @@ from monitor.sources.consumer import (
     partition_name,
 )
 from monitor.sources.kafka_connection import connect_kafka_client, translate_kafka_error
-from monitor.sources.source import Record
 
 log = logging.getLogger(__name__)
 _FETCH_BYTES: Final = 3 << 20

@@ -26,7 +26,7 @@ from monitor.sources.kafka_connection import (
     describe_missing_topic,
     kafka_connection_problem,
 )
-from monitor.sources.source import DeadLetterQueue, EventType, OffsetGap, PartitionRecords
+from monitor.sources.source import DeadLetterQueue, OffsetGap, PartitionRecords
 from monitor.state import Position
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ def create_consumer(settings: KafkaSettings) -> Consumer:
 
 
 class KafkaSource:
-    """Records of both topics, read as a member of the consumer group; see `Source`.
+    """Records of all event topics, read as a member of the consumer group; see `Source`.
 
     The constructor joins the group, and raises `UsageError` or `DependencyUnavailable` as `create_consumer` does.
     """
@@ -70,11 +70,8 @@ class KafkaSource:
     def __init__(self, settings: KafkaSettings) -> None:
         kafka_client_version(settings)
         self._settings = settings
-        self._event_types: dict[str, EventType] = {
-            settings.responses_topic: "response",
-            settings.feedback_topic: "feedback",
-        }
-        self._topic_keys = {settings.responses_topic: "responses_topic", settings.feedback_topic: "feedback_topic"}
+        self._event_topics = settings.topics
+        self._response_topics = set(settings.topics_of("response"))
         self.restarts = 0
         self._has_assignment = False
         self._unsought: set[str] = set()
@@ -97,9 +94,9 @@ class KafkaSource:
         self._problem: str | None = None
         self._admin = ClusterAdmin(settings)
         # The first connection is kafka-python's with either client, so that both report a failure in the same words.
-        self._topics: Mapping[str, TopicDescription] = self._admin.describe_topics(list(self._event_types))
+        self._topics: Mapping[str, TopicDescription] = self._admin.describe_topics(self._event_topics)
         self._consumer: Consumer = create_consumer(settings)
-        self._consumer.subscribe(list(self._event_types), self._on_assign)
+        self._consumer.subscribe(self._event_topics, self._on_assign)
         self._dead_letter_producer = KafkaDeadLetterQueue(settings)
         self.dead_letter_queue: DeadLetterQueue = self._dead_letter_producer
 
@@ -210,10 +207,8 @@ class KafkaSource:
             next_offset = records[-1].offset + 1
             start_offset, self._next_offsets[name] = self._next_offsets[name], next_offset
             self._progress_s[name] = now
-            all_records.append(
-                PartitionRecords(name, self._event_types[_topic(name)], start_offset, records, next_offset)
-            )
-        all_records.sort(key=lambda partition_records: partition_records.event_type != "response")
+            all_records.append(PartitionRecords(name, _topic(name), start_offset, records, next_offset))
+        all_records.sort(key=lambda partition_records: partition_records.topic not in self._response_topics)
         return all_records or self._offsets_without_records()
 
     def _offsets_without_records(self) -> list[PartitionRecords]:
@@ -226,7 +221,7 @@ class KafkaSource:
             position = self._consumer.position(name)
             if position is not None and position > start_offset:
                 self._next_offsets[name] = position
-                all_records.append(PartitionRecords(name, self._event_types[_topic(name)], start_offset, [], position))
+                all_records.append(PartitionRecords(name, _topic(name), start_offset, [], position))
         return all_records
 
     def pause(self, partitions: Collection[str]) -> None:
@@ -296,7 +291,7 @@ class KafkaSource:
             except DependencyUnavailable as error:
                 self._problem = str(error)
                 return self._problem
-        missing_topics = [topic for topic in self._event_types if topic not in self._topics]
+        missing_topics = [topic for topic in self._event_topics if topic not in self._topics]
         if self._problem is None and missing_topics:
             self._next_metadata_s = 0.0
             self._problem = self._describe_missing_topics(missing_topics)
@@ -306,15 +301,12 @@ class KafkaSource:
         existing_topics: Sequence[str] = []
         with suppress(AbMonitorError):
             existing_topics = self._admin.list_topics()
-        sentences = [
-            describe_missing_topic(self._settings, topic, self._topic_keys[topic], existing_topics)
-            for topic in missing_topics
-        ]
+        sentences = [describe_missing_topic(self._settings, topic, existing_topics) for topic in missing_topics]
         return f"Kafka at {self._settings.bootstrap_servers}: {'. '.join(sentences)}"
 
     def _refresh_metadata(self) -> None:
         """Update the topics and the end offsets of all partitions; rewind if a topic was recreated."""
-        topics = self._admin.describe_topics(list(self._event_types))
+        topics = self._admin.describe_topics(self._event_topics)
         for name, topic in self._topics.items():
             if name in topics and topics[name].topic_id != topic.topic_id:
                 log.warning("topic was recreated topic=%s", name)
@@ -361,7 +353,7 @@ class KafkaSource:
         self._unsought.clear()
         self._progress_s.clear()
         self._fully_assigned_s = time.monotonic()
-        consumer.subscribe(list(self._event_types), self._on_assign)
+        consumer.subscribe(self._event_topics, self._on_assign)
 
     def is_exhausted(self) -> bool:
         return False

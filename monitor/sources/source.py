@@ -8,29 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
+from monitor.decoding import Headers, Record
 from monitor.state import Position
-
-EventType = Literal["response", "feedback", "event"]
-"""Type of the events in a partition; "event" is a mixture of responses and feedback."""
-
-
-class Record(Protocol):
-    """A record of a partition, such as kafka-python's `ConsumerRecord`."""
-
-    @property
-    def offset(self) -> int: ...
-
-    @property
-    def key(self) -> bytes | None: ...
-
-    @property
-    def value(self) -> bytes | None: ...
-
-    @property
-    def timestamp(self) -> int | None:
-        """Kafka's time of the record in ms: when it was produced or appended; None or −1 if it has none."""
 
 
 class PlainRecord(NamedTuple):
@@ -40,6 +21,7 @@ class PlainRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     timestamp: int | None = None
+    headers: Headers = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +30,8 @@ class PartitionRecords:
 
     partition: str
     """`topic:number`, the name of the partition's position in the store."""
-    event_type: EventType
+    topic: str
+    """Topic whose sources decode the records; `ANY_TOPIC` if the topic is unknown, as for files."""
     start_offset: int
     """`next_offset` of the previous poll, or the offset of the last `seek`."""
     records: Sequence[Record]
@@ -68,6 +51,8 @@ class RejectedRecord:
     """One of `monitor.events.REJECTION_REASONS`."""
     detail: str
     key: bytes | None = None
+    headers: Headers = ()
+    timestamp: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

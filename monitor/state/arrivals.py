@@ -5,7 +5,7 @@ counts of an hour, in slots of five minutes. Its fields are `SLOT:TOPIC:KIND:DET
 slot within the hour. The kinds are
 
     received                records that a worker has read
-    null                    records without a value, which are also rejected
+    ignored                 records without events that are not rejected; DETAIL is the reason, such as tombstone
     rejected                DETAIL is the reason and, if known, the field
     outcome                 DETAIL is an outcome of `BatchChanges`, such as skipped or late
     undeclared              responses that do not count; DETAIL is a JSON list of the names of experiment and variant;
@@ -30,7 +30,7 @@ from monitor.state.store_records import Commit, ExpiredRange
 
 SLOT_MS: Final = 300_000
 _KEPT_HOURS: Final = 48
-ArrivalKind = Literal["received", "null", "rejected", "outcome", "undeclared", "unmatched"]
+ArrivalKind = Literal["received", "ignored", "rejected", "outcome", "undeclared", "unmatched"]
 
 
 class ArrivalCount(NamedTuple):
@@ -46,8 +46,9 @@ class TopicArrivals:
     """Counts of the events of a topic that arrived in a period."""
 
     received: int = 0
-    null_values: int = 0
     unmatched: int = 0
+    ignored: Counter[str] = field(default_factory=Counter)
+    """Reason, such as tombstone → records without events that were not rejected."""
     rejected: Counter[str] = field(default_factory=Counter)
     """Reason, followed by the field if known → rejected records."""
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -59,8 +60,8 @@ class TopicArrivals:
         """Add a stored count; a kind of a later version is ignored."""
         if kind == "received":
             self.received += events
-        elif kind == "null":
-            self.null_values += events
+        elif kind == "ignored":
+            self.ignored[detail] += events
         elif kind == "unmatched":
             self.unmatched += events
         elif kind == "rejected":

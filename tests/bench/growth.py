@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from monitor.clock import wall_clock
 from monitor.config import Settings
+from monitor.decoding import ANY_TOPIC, RecordDecoder
 from monitor.engine import EventNormalizer
-from monitor.engine.decoder import EventDecoder
 from monitor.pipeline.batch_decoding import DecodedBatch, decode_records
 from monitor.sources.source import PartitionRecords
 from tests.bench.loader import END_MS, response_name, videos
@@ -54,12 +54,12 @@ def _stream(settings: Settings, size: int, polls: int) -> Iterator[PartitionReco
                     "score": chance.randrange(5),
                 }
             payloads.append(json.dumps(found).encode())
-        yield PartitionRecords(_PARTITION, "event", begin, records_of(payloads, begin), begin + _POLL)
+        yield PartitionRecords(_PARTITION, ANY_TOPIC, begin, records_of(payloads, begin), begin + _POLL)
         begin += _POLL
 
 
 def decoded(settings: Settings, normalizer: EventNormalizer, size: int, polls: int) -> Iterator[DecodedBatch]:
     """Yield the decoded polls of the stream."""
-    decoder = EventDecoder(settings)
+    decoder = RecordDecoder(settings)
     for each in _stream(settings, size, polls):
         yield decode_records([each], decoder, normalizer, wall_clock())

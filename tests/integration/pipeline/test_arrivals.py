@@ -15,12 +15,12 @@ import pytest
 from monitor.app import WritableStore, create_worker, open_writable_store
 from monitor.clock import HOUR_MS, wall_clock
 from monitor.errors import StoreUnavailable
-from monitor.events import parse_timestamp_ms
 from monitor.export import read_health
 from monitor.pipeline import RetentionCleaner, StatusReporter, Telemetry, Worker
-from monitor.sources import FileSource, jsonl
+from monitor.sources import jsonl
 from monitor.state import Commit, CommitStatus, TopicArrivals, read_arrivals
 from tests.servers.redis import RedisServer
+from tests.support.files import file_source
 from tests.support.store_bench import StoreBench
 from tests.support.streams import EXPERIMENT, START
 
@@ -45,7 +45,7 @@ def _service_worker(
     """Yield a worker of the service that reads the events from a file, and the store."""
     path = directory / "events.jsonl"
     path.write_text("\n".join(map(json.dumps, events)))
-    source = FileSource([str(path)], parse_timestamp_ms, report=lambda _: None)
+    source = file_source([path], report=lambda _: None)
     with open_writable_store(bench.settings, wall_clock) as store:
         yield (
             create_worker(bench.settings, store, source, Telemetry(), _TOPICS, lambda: _NOW, belongs_to_service=True),

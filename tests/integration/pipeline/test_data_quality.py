@@ -14,7 +14,6 @@ from monitor.app import create_worker, open_writable_store
 from monitor.clock import wall_clock
 from monitor.config import Settings, StoreSettings
 from monitor.errors import StoreUnavailable
-from monitor.events import parse_timestamp_ms
 from monitor.export import (
     ExperimentsCollector,
     describe_skipped_experiments,
@@ -22,9 +21,9 @@ from monitor.export import (
     experiment_table_rows,
 )
 from monitor.pipeline.telemetry import Telemetry
-from monitor.sources.jsonl import FileSource
 from monitor.state import Commit, CommitStatus, StoreShard
 from tests.servers.redis import RedisServer
+from tests.support.files import file_source
 from tests.support.streams import EXPERIMENT, HOUR, START
 
 _ITEMS = [{"item_id": "video-1", "position": 1}]
@@ -75,7 +74,7 @@ EVENTS = [
 def _run(server: RedisServer, paths: list[Path], shards: int = 1) -> StoreSummary:
     """Run a worker to the end of the files, and return the summary."""
     settings = Settings((EXPERIMENT,), store=StoreSettings(url=server.url, user_hash_key="a key", shards=shards))
-    source = FileSource([str(path) for path in paths], parse_timestamp_ms, report=lambda _: None)
+    source = file_source(paths, report=lambda _: None)
     topics = {"response": "file", "feedback": "file"}
     with open_writable_store(settings, wall_clock) as opening:
         create_worker(settings, opening, source, Telemetry(), topics, wall_clock).run()

@@ -18,7 +18,6 @@ from monitor.clock import wall_clock
 from monitor.config import ExperimentSettings, Settings, StoreSettings
 from monitor.engine.id_hash import IdHasher
 from monitor.errors import StoreUnavailable
-from monitor.events import parse_timestamp_ms
 from monitor.export.presentation import experiment_footnotes
 from monitor.pipeline import skipped_events
 from monitor.pipeline.batch_applier import OutcomeCounts
@@ -26,7 +25,6 @@ from monitor.pipeline.skipped_events import SkippedEventLogger
 from monitor.pipeline.telemetry import Telemetry
 from monitor.pipeline.worker import Worker
 from monitor.sources import jsonl
-from monitor.sources.jsonl import FileSource
 from monitor.state import Commit, CommitStatus, StoreShard
 from monitor.state.skip_counts import (
     OTHER_EXPERIMENTS_FIELD,
@@ -36,6 +34,7 @@ from monitor.state.skip_counts import (
 )
 from monitor.stats import SkippedEventCounts
 from tests.servers.redis import RedisServer
+from tests.support.files import file_source
 from tests.support.streams import EXPERIMENT, HOUR, START
 
 OLD = replace(EXPERIMENT, name="old", items=None)
@@ -84,7 +83,7 @@ class SharedLog:
     def worker(self, *experiments: ExperimentSettings) -> Iterator[tuple[Worker, WritableStore]]:
         """Yield a worker that is configured with the experiments, and the store."""
         settings = self.settings(*experiments)
-        source = FileSource(self.paths, parse_timestamp_ms, report=print)
+        source = file_source(self.paths)
         with open_writable_store(settings, wall_clock) as opening:
             yield create_worker(settings, opening, source, Telemetry(), _TOPICS, wall_clock), opening
         source.close()

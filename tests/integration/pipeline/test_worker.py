@@ -15,7 +15,6 @@ import pytest
 from monitor.app import WritableStore, create_worker, open_writable_store
 from monitor.clock import HOUR_MS, wall_clock
 from monitor.errors import DependencyUnavailable, StoreUnavailable
-from monitor.events import parse_timestamp_ms
 from monitor.pipeline.batch_applier import OutcomeCounts
 from monitor.pipeline.commit_pipeline import PendingCommit, ShardBatch
 from monitor.pipeline.telemetry import Telemetry
@@ -25,6 +24,7 @@ from monitor.sources.jsonl import FileSource
 from monitor.sources.source import PartitionRecords
 from monitor.state import Commit, CommitStatus, Position, PositionUpdate, StoreShard
 from tests.servers.redis import RedisServer
+from tests.support.files import file_source
 from tests.support.store_bench import StoreBench
 from tests.support.streams import EXPERIMENT, START
 
@@ -89,7 +89,7 @@ def _file_worker(
         {**response, "response_id": f"r-{n}", "timestamp": START + n, "user_id": f"s-{n % 5}"} for n in range(responses)
     ]
     path.write_text("\n".join(map(json.dumps, lines)))
-    source = FileSource([str(path)], parse_timestamp_ms, report=print)
+    source = file_source([path], report=print)
     with open_writable_store(bench.settings, wall_clock) as opening:
         topics = {"response": "file", "feedback": "file"}
         settings = replace(bench.settings, kafka=replace(bench.settings.kafka, max_poll_records=max_poll_records))
@@ -239,7 +239,7 @@ def test_polled_records_are_read_again_if_the_store_has_lost_their_partition(
         lines = first.read_text().splitlines()
         first.write_text("\n".join(lines[:3]))
         second.write_text("\n".join(lines[3:]))
-        source = FileSource([str(first), str(second)], parse_timestamp_ms, report=print)
+        source = file_source([first, second])
         monkeypatch.setattr(worker, "_source", source)
         store = opening.shards.first_shard
         commit = store.commit
@@ -319,7 +319,7 @@ def test_an_expiry_by_another_worker_while_a_reply_was_lost_makes_events_late(
         "items": [],
     }
     events_file.write_text(json.dumps({**response, "items": []}))
-    source = FileSource([str(events_file)], parse_timestamp_ms, report=print)
+    source = file_source([events_file])
     topics = {"response": "file", "feedback": "file"}
     with open_writable_store(bench.settings, wall_clock) as opening:
         worker = create_worker(bench.settings, opening, source, Telemetry(), topics, wall_clock)

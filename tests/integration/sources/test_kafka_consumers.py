@@ -12,9 +12,9 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
 from monitor.config import KafkaSettings
+from monitor.decoding import Record
 from monitor.sources.consumer import Consumer, OffsetOutOfRange
 from monitor.sources.kafka_source import create_consumer
-from monitor.sources.source import Record
 from tests.servers.kafka import KafkaBroker
 from tests.support.command import eventually
 

@@ -21,8 +21,8 @@ from kafka.errors import KafkaError
 from monitor.cli.dead_letters import read_dead_letters
 from monitor.clock import wall_clock
 from monitor.config import KafkaSettings
+from monitor.decoding import RecordDecoder
 from monitor.engine import EventNormalizer, Experiment
-from monitor.engine.decoder import EventDecoder
 from monitor.engine.id_hash import IdHasher
 from monitor.errors import UsageError
 from monitor.pipeline.batch_decoding import decode_records
@@ -437,7 +437,7 @@ def test_dead_letters_have_the_key_of_the_rejected_record(settings: KafkaSetting
     normalizer = EventNormalizer([Experiment(1, config.experiments[0])], IdHasher(b"key"))
     with _source(settings) as source:
         _seek_initial_positions(source)
-        refused = decode_records(_read(source, 2), EventDecoder(config), normalizer, wall_clock()).rejected_records
+        refused = decode_records(_read(source, 2), RecordDecoder(config), normalizer, wall_clock()).rejected_records
         source.dead_letter_queue.write(refused)
     assert sorted((letter.offset, letter.key) for letter in read_dead_letters(settings)) == [
         (0, b"student-1"),

@@ -264,7 +264,7 @@ def _pair(start: str) -> str:
 FAULTS = [
     ("", "experiments", "at least one"),
     (_section("[kafka]\nbootstrap_servers = 'nowhere'"), "kafka.bootstrap_servers", "HOST:PORT"),
-    (_section("[kafka]\nfeedback_topic = 'chatbot.responses'"), "kafka.responses_topic", "three different topics"),
+    (_section("[kafka]\nfeedback_topic = 'chatbot.responses'"), "kafka.feedback_topic", "two topics"),
     (_section("[kafka]\nresponses_topic = 'a b'"), "kafka.responses_topic", "a topic name"),
     (_section("[kafka]\nstart = 'noon'"), "kafka.start", "earliest, latest"),
     (_section("[kafka]\nstart = 2026-01-01T00:00:00"), "kafka.start", "with an offset"),

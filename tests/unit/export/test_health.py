@@ -102,14 +102,16 @@ def test_names_of_undeclared_experiments_are_text_on_the_page_and_on_the_termina
 
 def test_counts_of_topics_are_in_json() -> None:
     """By reason, outcome and undeclared name."""
-    counts = TopicArrivals(5, 1, 2, Counter({"invalid_json": 3}), Counter(skipped=1), Counter({("x", ""): 1}))
+    counts = TopicArrivals(
+        5, 2, Counter(tombstone=1), Counter({"invalid_json": 3}), Counter(skipped=1), Counter({("x", ""): 1})
+    )
     health = replace(_HEALTHY, last_hour={"answers": counts}, last_day={"answers": counts})
     assert health.to_json()["topics"]["answers"]["last_hour"] == {
         "received": 5,
         "rejected": {"invalid_json": 3},
         "outcomes": {"skipped": 1},
         "unmatched": 2,
-        "null_values": 1,
+        "ignored": {"tombstone": 1},
         "undeclared": [{"experiment": "x", "variant": None, "responses": 1}],
     }
     assert "invalid_json 3" in _page(health)

@@ -7,9 +7,10 @@ import json
 import pytest
 
 from monitor.clock import HOUR_MS
+from monitor.config import KafkaSettings
 from monitor.engine import EventBatch
 from monitor.pipeline.arrival_counter import ArrivalCounter, printable_name
-from monitor.pipeline.batch_decoding import DecodedBatch
+from monitor.pipeline.batch_decoding import DecodedBatch, IgnoredRecord
 from monitor.pipeline.data_problems import DataProblem, find_data_problems
 from monitor.sources import PartitionRecords, RejectedRecord
 from monitor.state import ArrivalCount, ArrivalLog, arrival_field
@@ -117,23 +118,25 @@ def test_only_some_different_names_are_counted_one_by_one() -> None:
     """Anybody may write many names; the store must not grow with them."""
     decoded = DecodedBatch(EventBatch())
     decoded.undeclared_names.update({(f"name {number}", ""): 2 for number in range(80)})
-    counts = ArrivalCounter({"response": TOPIC, "feedback": "f"}).count_records([], decoded, NOW)
+    counts = ArrivalCounter(KafkaSettings(responses_topic=TOPIC, feedback_topic="f")).count_records([], decoded, NOW)
     assert len(counts) == 51
     assert counts[ArrivalCount(TOPIC, "undeclared", '["", ""]')] == 60
 
 
 def test_rejected_records_are_counted_by_reason_and_field_and_never_by_their_content() -> None:
     """Positions in a list are left out, so that the number of reasons is small."""
-    polled = [PartitionRecords(f"{TOPIC}:0", "response", 0, records_of([b"1", b"2", None]), 3)]
+    polled = [PartitionRecords(f"{TOPIC}:0", TOPIC, 0, records_of([b"1", b"2", None]), 3)]
     details = ["response_id: expected in every response", "items[17].item_id: expected a string", "expected JSON"]
     rejected = [
         RejectedRecord(f"{TOPIC}:0", offset, b"?", "wrong_type", detail) for offset, detail in enumerate(details)
     ]
-    decoded = DecodedBatch(EventBatch(), rejected)
-    counts = ArrivalCounter({"response": TOPIC, "feedback": "f"}).count_records(polled, decoded, NOW)
+    decoded = DecodedBatch(EventBatch(), rejected, ignored_records=[IgnoredRecord(f"{TOPIC}:0", 2, "tombstone")])
+    counts = ArrivalCounter(KafkaSettings(responses_topic=TOPIC, feedback_topic="f")).count_records(
+        polled, decoded, NOW
+    )
     assert counts == {
         ArrivalCount(TOPIC, "received"): 3,
-        ArrivalCount(TOPIC, "null"): 1,
+        ArrivalCount(TOPIC, "ignored", "tombstone"): 1,
         ArrivalCount(TOPIC, "rejected", "wrong_type response_id"): 1,
         ArrivalCount(TOPIC, "rejected", "wrong_type items.item_id"): 1,
         ArrivalCount(TOPIC, "rejected", "wrong_type"): 1,

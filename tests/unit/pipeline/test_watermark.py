@@ -122,7 +122,7 @@ def test_the_limits_on_rejected_records_apply_from_the_accepted_offset_on_with_z
     def next_counts(start: int, end: int) -> RejectionCounts:
         records = records_of([None] * (end - start), start)
         rejected = [RejectedRecord("a:0", record.offset, None, "empty_payload", "") for record in records]
-        polled = [PartitionRecords("a:0", "response", start, records, end)]
+        polled = [PartitionRecords("a:0", "a", start, records, end)]
         (update,) = tracker.next_position_updates(polled, DecodedBatch(EventBatch(), rejected), limits, {"a:0": 9})
         tracker.apply_position_updates([update])
         return update.position.rejections

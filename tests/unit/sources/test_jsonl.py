@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from monitor.events import parse_timestamp_ms
 from monitor.sources import jsonl
 from monitor.sources.jsonl import FileSource
 from monitor.sources.source import RejectedRecord
+from tests.support.files import file_source
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def _line(timestamp_ms: int) -> bytes:
 
 
 def _source(*paths: str) -> FileSource:
-    source = FileSource(paths, parse_timestamp_ms, report=print)
+    source = file_source(paths)
     source.seek(source.initial_positions({}))
     return source
 
@@ -93,7 +93,7 @@ def test_rejected_lines_are_listed_up_to_three_per_reason_and_counted_beyond(tmp
     path = tmp_path / "events.jsonl"
     path.write_bytes(_line(1000))
     reported_lines: list[str] = []
-    source = FileSource([str(path)], parse_timestamp_ms, report=reported_lines.append)
+    source = file_source([path], report=reported_lines.append)
     (partition,) = source.assignment()
     reasons = ["missing_field"] * 1005 + ["invalid_id"] * 2
     source.dead_letter_queue.write(

@@ -1,0 +1,489 @@
+"""The mapping of fields: a document → the fields of a response or of feedback (docs/sources.md).
+
+Without a declared cast, a text field takes a string or an integer, a number takes a number, and a time takes ISO 8601
+with an offset, milliseconds, or a time of Avro or Protobuf. An empty string is no value.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from functools import partial
+from hashlib import blake2b
+from typing import Any, Final
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from monitor.config import FieldMapping, FieldValue, ItemsMapping, Lookup, Path, SourceSettings, Step, value_text
+from monitor.errors import InvalidEvent
+from monitor.events import MAX_POSITION, WireFeedback, WireItem, WireResponse, parse_timestamp_ms
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_UNITS: Final[Mapping[str, tuple[str, Decimal]]] = {
+    "s": ("seconds", Decimal(1000)),
+    "ms": ("milliseconds", Decimal(1)),
+    "us": ("microseconds", Decimal("0.001")),
+    "ns": ("nanoseconds", Decimal("0.000001")),
+}
+"""Cast → (name of the unit, milliseconds per unit)."""
+_MAX_PLAUSIBLE_MS: Final = 10**15
+_MAX_NUMBER_LENGTH: Final = 40
+_TRUE_WORDS: Final = frozenset({"true", "t", "yes", "y", "on", "up", "1"})
+_FALSE_WORDS: Final = frozenset({"false", "f", "no", "n", "off", "down", "0"})
+_COMPOSITE_ROOTS: Final = ("element", "envelope")
+_DERIVED_ID_BYTES: Final = 16
+_REQUIRED_FIELDS: Final = frozenset({"response_id", "timestamp", "experiment", "variant", "feedback_id", "kind"})
+_MAX_INTEGER_BITS: Final = 128
+_TYPE_NAMES: Final[Mapping[type, str]] = {
+    int: "an integer",
+    float: "a number",
+    Decimal: "a number",
+    datetime: "a time",
+    date: "a date",
+    UUID: "a UUID",
+}
+
+
+class MessageContext:
+    """A message with its metadata, from which paths read values."""
+
+    __slots__ = (
+        "element",
+        "envelope",
+        "fields",
+        "headers",
+        "index",
+        "key",
+        "offset",
+        "partition",
+        "timestamp",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        fields: Mapping[str, Any],
+        envelope: Mapping[str, Any],
+        headers: Sequence[tuple[str, bytes | None]],
+        key: bytes | None,
+        timestamp: int | None,
+        topic: str,
+        partition: str,
+        offset: int,
+    ) -> None:
+        self.fields = fields
+        self.envelope = envelope
+        self.headers = headers
+        self.key = key
+        self.timestamp = timestamp
+        """Kafka's time of the record in ms."""
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.element: Any = None
+        """The current element of `each`."""
+        self.index: int | None = None
+        """Index of the element, from 0."""
+
+
+Getter = Callable[[MessageContext], Any]
+"""Returns the value at a path; None if there is none. The value of a path with `[*]` is a list."""
+
+
+def compile_path(path: Path) -> Getter:
+    """Return a function that reads the value at a path of a message."""
+    steps = path.steps
+    if path.root == "value":
+        if len(steps) == 1 and isinstance(steps[0], str):
+            name = steps[0]
+            return lambda message: message.fields.get(name)
+        return lambda message: _walk(message.fields, steps)
+    if path.root in _COMPOSITE_ROOTS:
+        root = path.root
+        return lambda message: _walk(getattr(message, root), steps)
+    if path.root == "headers":
+        return partial(_find_header, steps[0])
+    if path.root == "key":
+        return (lambda message: _walk(_parse_json(message.key), steps)) if steps else _read_key
+    attribute = path.root
+    return lambda message: getattr(message, attribute)
+
+
+def _find_header(name: Step, message: MessageContext) -> str | None:
+    """Return the text of the first header of a name; None without a text."""
+    return next((_decode_text(content) for header, content in message.headers if header == name), None)
+
+
+def _read_key(message: MessageContext) -> str | None:
+    return _decode_text(message.key)
+
+
+def _walk(value: Any, steps: Sequence[Step]) -> Any:
+    """Return the value at the end of the steps; None if there is none."""
+    for index, step in enumerate(steps):
+        if isinstance(step, str):
+            value = value.get(step) if isinstance(value, dict) else None
+        elif isinstance(step, int):
+            value = value[step] if isinstance(value, list) and -len(value) <= step < len(value) else None
+        elif isinstance(step, Lookup):
+            value = _find_element(value, step)
+        elif isinstance(value, list):
+            values = [_walk(element, steps[index + 1 :]) for element in value]
+            return [inner for item in values for inner in (item if isinstance(item, list) else [item])]
+        else:
+            value = None
+        if value is None:
+            return None
+    return value
+
+
+def _find_element(value: Any, lookup: Lookup) -> Any:
+    """Return the first object of a list with the looked-up member."""
+    elements = value if isinstance(value, list) else ()
+    return next(
+        (
+            element
+            for element in elements
+            if isinstance(element, dict) and value_text(element.get(lookup.key)) == lookup.value
+        ),
+        None,
+    )
+
+
+def _decode_text(content: bytes | None) -> str | None:
+    """Return bytes as text; None without bytes, or if they are not UTF-8."""
+    try:
+        return None if content is None else content.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _parse_json(content: bytes | None) -> Any:
+    try:
+        return None if content is None else json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+
+
+def describe_shape(value: object) -> str:
+    """Return the type and size of a value, never its content.
+
+    >>> describe_shape("secret"), describe_shape([1, 2]), describe_shape(None)
+    ('a string of 6 characters', 'a list of 2 elements', 'null')
+    """
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, str):
+        return f"a string of {len(value)} characters"
+    if isinstance(value, dict):
+        return f"an object with {len(value)} members"
+    if isinstance(value, list):
+        return f"a list of {len(value)} elements"
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes"
+    names = {
+        int: "an integer",
+        float: "a number",
+        Decimal: "a number",
+        datetime: "a time",
+        date: "a date",
+        UUID: "a UUID",
+    }
+    return "null" if value is None else names.get(type(value), "another type")
+
+
+class FieldReader:
+    """Reads a field of an event from messages."""
+
+    def __init__(self, name: str, mapping: FieldMapping, *, is_required: bool, has_index: bool = False) -> None:
+        """Compile a mapping; with `has_index`, the index of the element becomes the end of the value."""
+        self.name = name
+        self._mapping = mapping
+        self._getters = [compile_path(path) for path in mapping.paths]
+        self._convert = _CONVERTERS.get(name, _to_text)
+        self._is_required = is_required
+        self._has_index = has_index
+        self._zone = None if mapping.zone is None else ZoneInfo(mapping.zone)
+
+    def read(self, message: MessageContext) -> Any:
+        """Return the field's value, None for an optional field without a value; raises `InvalidEvent`."""
+        value = self._derive_id(message) if self._mapping.is_derived else self._find_value(message)
+        if value is None:
+            default = self._mapping.default
+            if default is None:
+                if self._is_required:
+                    paths = " or ".join(path.text for path in self._mapping.paths)
+                    raise InvalidEvent("missing_field", f"{self.name}: no value at {paths}")
+                return None
+            value = default
+        return f"{value}-{message.index}" if self._has_index else value
+
+    def find_raw_value(self, message: MessageContext) -> Any:
+        """Return the first value at the paths, before any conversion; None without a value."""
+        for getter in self._getters:
+            value = getter(message)
+            if value is not None and value != "":
+                return value
+        return None
+
+    def _find_value(self, message: MessageContext) -> Any:
+        value = self.find_raw_value(message)
+        if value is None:
+            return None
+        values = self._mapping.values
+        if values:
+            text = value_text(value)
+            mapped = values.get(text, values.get("*")) if text is not None else None
+            if mapped is not None:
+                return mapped
+        return self._convert(self.name, value, self._mapping.cast, self._zone)
+
+    def _derive_id(self, message: MessageContext) -> str | None:
+        """Return the hash of the values at all paths, in hexadecimal digits; None if no path has a value."""
+        values = [getter(message) for getter in self._getters]
+        if all(value is None for value in values):
+            return None
+        text = json.dumps(values, ensure_ascii=False, separators=(",", ":"), default=str)
+        return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_DERIVED_ID_BYTES).hexdigest()
+
+
+Converter = Callable[[str, Any, "str | None", "ZoneInfo | None"], FieldValue]
+"""A function (field, value, cast, zone) → value of the field; raises `InvalidEvent`."""
+
+
+def _to_text(name: str, value: Any, cast: str | None, _zone: ZoneInfo | None) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() <= _MAX_INTEGER_BITS:
+        return str(value)
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, bytes) and (text := _decode_text(value)):
+        return text
+    if cast == "text":
+        if (text := value_text(value)) is not None:
+            return text
+        if isinstance(value, (Decimal, datetime, date)):
+            return str(value)
+    raise _type_rejection(name, value, "a string or an integer")
+
+
+def _to_number(name: str, value: Any, cast: str | None, _zone: ZoneInfo | None) -> float:
+    if cast == "truthy":
+        return float(_to_flag(name, value, cast, None))
+    if isinstance(value, (int, float, Decimal)) and not isinstance(value, bool):
+        return _float(name, value)
+    if cast is not None and isinstance(value, str):
+        return _float(name, _parse_number(name, value))
+    hint = "" if cast else '; `as = "number"` reads texts, `as = "truthy"` yes and no'
+    raise _type_rejection(name, value, f"a number{hint}")
+
+
+def _to_latency_ms(name: str, value: Any, cast: str | None, zone: ZoneInfo | None) -> float:
+    if isinstance(value, timedelta):
+        return value / _MILLISECOND
+    number = _to_number(name, value, cast, zone)
+    return number if cast in (None, "number") else number * float(_UNITS[cast][1])
+
+
+def _to_flag(name: str, value: Any, cast: str | None, _zone: ZoneInfo | None) -> bool:
+    if isinstance(value, bool):
+        return value
+    if cast == "truthy":
+        if isinstance(value, (int, float, Decimal)) and not math.isnan(value):
+            return value != 0
+        if isinstance(value, str):
+            word = value.strip().lower()
+            if word in _TRUE_WORDS or word in _FALSE_WORDS:
+                return word in _TRUE_WORDS
+        raise _type_rejection(name, value, "a boolean, a number, or a word such as yes, no, on, off, up, down")
+    raise _type_rejection(name, value, 'a boolean; `as = "truthy"` reads numbers and words')
+
+
+def _to_time(name: str, value: Any, cast: str | None, zone: ZoneInfo | None) -> int:
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            if zone is None:
+                expected = 'an offset; declare the zone of local times, as in `as = "iso:Europe/Berlin"`'
+                raise InvalidEvent("timestamp_without_offset", f"{name}: expected {expected}")
+            value = value.replace(tzinfo=zone)
+        return int((value - _EPOCH) // _MILLISECOND)
+    if cast is not None and cast in _UNITS:
+        return _time_from_unit(name, value, cast)
+    if isinstance(value, str):
+        return parse_timestamp_ms(value, zone)
+    if cast is None and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    hint = ", or the cast s, ms, us or ns for numbers" if isinstance(value, (int, float, Decimal)) else ""
+    raise _type_rejection(name, value, f"a time in ISO 8601{hint}")
+
+
+def _time_from_unit(name: str, value: Any, cast: str) -> int:
+    """Return a number of seconds, milliseconds … as milliseconds, rounded down."""
+    unit, unit_ms = _UNITS[cast]
+    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal, str)):
+        raise _type_rejection(name, value, f"a number of {unit}")
+    number = _parse_number(name, value) if isinstance(value, str) else Decimal(str(value))
+    if not number.is_finite() or not 0 <= number * unit_ms < _MAX_PLAUSIBLE_MS:
+        raise InvalidEvent("implausible_timestamp", f"{name}: not a plausible number of {unit}; compare `as`")
+    return math.floor(number * unit_ms)
+
+
+def _parse_number(name: str, text: str) -> Decimal:
+    try:
+        if len(text) <= _MAX_NUMBER_LENGTH:
+            return Decimal(text.strip())
+    except InvalidOperation:
+        pass
+    raise _type_rejection(name, text, "a number")
+
+
+def _float(name: str, value: float | Decimal) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise _type_rejection(name, value, "a number that fits into 64 bits") from None
+
+
+def _type_rejection(name: str, value: object, expected: str) -> InvalidEvent:
+    return InvalidEvent("wrong_type", f"{name}: got {describe_shape(value)}, expected {expected}")
+
+
+_CONVERTERS: Final[Mapping[str, Converter]] = {
+    "timestamp": _to_time,
+    "score": _to_number,
+    "latency_ms": _to_latency_ms,
+    "withdrawn": _to_flag,
+}
+"""Field → converter, if the field is not a text."""
+
+
+class ItemsReader:
+    """Reads the ranked list of a response from messages."""
+
+    def __init__(self, mapping: ItemsMapping) -> None:
+        self._mapping = mapping
+        self._elements = compile_path(mapping.elements)
+        self._id_steps = [path.steps for path in mapping.item_id.paths]
+        self._id_mapping = mapping.item_id
+        self._position_steps = None if mapping.position is None else [path.steps for path in mapping.position.paths]
+        self._first_position = mapping.first_position
+
+    def read(self, message: MessageContext) -> tuple[WireItem, ...]:
+        """Return the items; raises `InvalidEvent`."""
+        elements = self._elements(message)
+        if elements is None and self._mapping.may_be_absent:
+            return ()
+        if elements is None:
+            raise InvalidEvent("missing_field", f"items: no value at {self._mapping.elements.text}")
+        if not isinstance(elements, list):
+            raise _type_rejection("items", elements, "a list")
+        if self._position_steps is None:
+            return tuple([WireItem(self._read_id(element, index), index + 1) for index, element in enumerate(elements)])
+        return tuple(
+            [
+                WireItem(self._read_id(element, index), self._read_position(element, index))
+                for index, element in enumerate(elements)
+            ]
+        )
+
+    def _read_id(self, element: Any, index: int) -> str:
+        for steps in self._id_steps:
+            value = _walk(element, steps) if steps else element
+            if isinstance(value, str) and value and not self._id_mapping.values:
+                return value
+            if value is not None and value != "":
+                name = f"items[{index}].item_id"
+                text = value_text(value)
+                mapped = self._id_mapping.values.get(text) if text is not None else None
+                return str(mapped) if mapped is not None else _to_text(name, value, self._id_mapping.cast, None)
+        paths = " or ".join(path.text for path in self._id_mapping.paths)
+        raise InvalidEvent("missing_field", f"items[{index}].item_id: no value at {paths}")
+
+    def _read_position(self, element: Any, index: int) -> int:
+        name = f"items[{index}].position"
+        for steps in self._position_steps or ():
+            value = _walk(element, steps)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)) or value % 1 != 0:
+                raise _type_rejection(name, value, "an integer")
+            position = int(value) + 1 - self._first_position
+            if not 1 <= position <= MAX_POSITION:
+                hint = "; set base = 0 if the first position is 0" if self._first_position == 1 and value == 0 else ""
+                expected = f"{self._first_position} to {MAX_POSITION - 1 + self._first_position}{hint}"
+                raise InvalidEvent("invalid_position", f"{name}: {int(value)}, expected {expected}")
+            return position
+        raise InvalidEvent("missing_field", f"{name}: expected in every item")
+
+
+class EventMapper:
+    """Maps the messages of a source to responses or to feedback."""
+
+    def __init__(self, source: SourceSettings) -> None:
+        self._source = source
+        self._elements = None if source.elements is None else compile_path(source.elements)
+        own_id = f"{source.event_type}_id"
+        self.readers = {
+            name: FieldReader(
+                name,
+                mapping,
+                is_required=name in _REQUIRED_FIELDS,
+                has_index=name == own_id
+                and self._elements is not None
+                and not any(path.depends_on_element for path in mapping.paths),
+            )
+            for name, mapping in source.fields.items()
+        }
+        self._items = None if source.items is None else ItemsReader(source.items)
+        self._message_filters, self._element_filters = (
+            [
+                (compile_path(condition.path), condition.values)
+                for condition in source.filters
+                if condition.path.depends_on_element == is_element_filter
+            ]
+            for is_element_filter in (False, True)
+        )
+
+    def passes_filters(self, message: MessageContext) -> bool:
+        """Return whether a message passes the filters that do not depend on its elements."""
+        return _passes(message, self._message_filters)
+
+    def select_elements(self, message: MessageContext) -> list[MessageContext]:
+        """Return a context for each element of `each` that passes the filters; the message itself without `each`."""
+        if self._elements is None:
+            return [message]
+        elements = self._elements(message)
+        if not isinstance(elements, list):
+            path = self._source.elements.text if self._source.elements else ""
+            problem = "no value" if elements is None else f"got {describe_shape(elements)}"
+            raise InvalidEvent("wrong_type", f"each: {problem} at {path}, expected a list")
+        contexts = []
+        for index, element in enumerate(elements):
+            context = MessageContext(
+                message.fields, message.envelope, message.headers, message.key, message.timestamp, message.topic,
+                message.partition, message.offset,
+            )  # fmt: skip
+            context.element, context.index = element, index
+            if _passes(context, self._element_filters):
+                contexts.append(context)
+        return contexts
+
+    def map_event(self, message: MessageContext) -> WireResponse | WireFeedback:
+        """Return the event of a message or of its element; raises `InvalidEvent`."""
+        fields = {name: reader.read(message) for name, reader in self.readers.items()}
+        if self._items is not None:
+            return WireResponse(items=self._items.read(message), **fields)
+        return WireFeedback(**{name: value for name, value in fields.items() if value is not None})
+
+
+def _passes(message: MessageContext, filters: Sequence[tuple[Getter, frozenset[str] | None]]) -> bool:
+    for getter, allowed in filters:
+        value = getter(message)
+        if value is None or (allowed is not None and value_text(value) not in allowed):
+            return False
+    return True

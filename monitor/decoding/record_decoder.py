@@ -1,0 +1,219 @@
+"""The decoder of records: a record of a topic → its events, by the sources of the topic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final, Literal, Protocol, TypeAlias, get_args
+
+from monitor.config import Settings, SourceSettings
+from monitor.decoding.documents import DocumentParser
+from monitor.decoding.framing import Headers
+from monitor.decoding.mapping import EventMapper, MessageContext
+from monitor.decoding.schema_registry import SchemaRegistry
+from monitor.engine import EventDecoder, ResponseArm
+from monitor.errors import InvalidEvent, UsageError
+from monitor.events import Feedback, Response, WireResponse
+
+ANY_TOPIC: Final = ""
+"""Topic of records whose topic is unknown, such as the lines of a file."""
+IgnoredReason = Literal["tombstone", "filtered", "no_elements"]
+"""Why a record is neither an event nor rejected: no value, a filter, or an empty list of events."""
+
+
+IGNORED_REASONS: Final[tuple[IgnoredReason, ...]] = get_args(IgnoredReason)
+
+
+class Record(Protocol):
+    """A record of a partition, such as kafka-python's `ConsumerRecord`."""
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def key(self) -> bytes | None: ...
+
+    @property
+    def value(self) -> bytes | None: ...
+
+    @property
+    def timestamp(self) -> int | None:
+        """Kafka's time of the record in ms: when it was produced or appended; None or −1 if it has none."""
+
+    @property
+    def headers(self) -> Headers: ...
+
+
+DecodedEvents: TypeAlias = "Sequence[Response | Feedback] | IgnoredReason"
+PartitionDecoder: TypeAlias = "Callable[[Record, int], DecodedEvents]"
+"""A function (record, current time in ms) → events; raises `InvalidEvent` or `DependencyUnavailable`."""
+
+
+class RecordDecoder:
+    """Decodes the records of all topics by the sources of the settings."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Compile the mappings; raises `UsageError` if a library for a format is not installed."""
+        self._events = EventDecoder(settings)
+        self.registry = SchemaRegistry(settings.schema_registry) if settings.schema_registry.url else None
+        self.sources: list[SourceDecoder] = []
+        for index, source in enumerate(settings.kafka.event_sources):
+            try:
+                self.sources.append(SourceDecoder(source, self._events, self.registry))
+            except UsageError as error:
+                raise UsageError(f"kafka.sources[{index}].{error}") from error
+        self.has_mappings = bool(settings.kafka.sources)
+        """Whether the records have another format than the native one."""
+
+    def partition_decoder(self, topic: str, partition: str) -> PartitionDecoder:
+        """Return the decoder of a partition's records. A record without an event and without an error is ignored."""
+        if topic == ANY_TOPIC:
+            return self._any_source_decoder(partition)
+        sources = [source for source in self.sources if topic in source.settings.topics]
+        if len(sources) == 1:
+            return sources[0].partition_decoder(topic, partition)
+        decoders = [source.partition_decoder(topic, partition) for source in sources]
+
+        def decode(record: Record, now_ms: int) -> DecodedEvents:
+            events: list[Response | Feedback] = []
+            ignored_reason: IgnoredReason = "filtered"
+            for decode_by_source in decoders:
+                decoded = decode_by_source(record, now_ms)
+                if isinstance(decoded, str):
+                    ignored_reason = decoded
+                else:
+                    events += decoded
+            return events or ignored_reason
+
+        return decode
+
+    def read_response_arm(self, topic: str, record: Record, now_ms: int) -> ResponseArm | None:
+        """Return (experiment, variant, event time or None) of a rejected response; None if a name cannot be read."""
+        if topic == ANY_TOPIC and not self.has_mappings:
+            return self._events.read_response_arm(record.value, now_ms)
+        for source in self.sources:
+            if source.settings.event_type == "response" and topic in (ANY_TOPIC, *source.settings.topics):
+                arm = source.read_response_arm(topic, record, now_ms)
+                if arm is not None:
+                    return arm
+        return None
+
+    def _any_source_decoder(self, partition: str) -> PartitionDecoder:
+        """Return a decoder for records of an unknown topic: the first source that accepts a record maps it."""
+        if not self.has_mappings:
+            return lambda record, now_ms: (self._events.decode_event(record.value, now_ms),)
+        decoders = [(source, source.partition_decoder(ANY_TOPIC, partition)) for source in self.sources]
+
+        def decode(record: Record, now_ms: int) -> DecodedEvents:
+            errors: list[tuple[SourceDecoder, InvalidEvent]] = []
+            ignored_reason: IgnoredReason = "filtered"
+            for source, decode_by_source in decoders:
+                try:
+                    decoded = decode_by_source(record, now_ms)
+                except InvalidEvent as error:
+                    errors.append((source, error))
+                    continue
+                if not isinstance(decoded, str):
+                    return decoded
+                ignored_reason = decoded
+            if not errors:
+                return ignored_reason
+            raise _closest_error(errors)
+
+        return decode
+
+
+def _closest_error(errors: Sequence[tuple[SourceDecoder, InvalidEvent]]) -> InvalidEvent:
+    """Return the error of the source that the record fits best: one that fails for another reason than a field."""
+    _, error = next((pair for pair in errors if pair[1].reason != "missing_field"), errors[0])
+    if len({str(error) for _, error in errors}) == 1:
+        return error
+    details = "; ".join(
+        f"as {source.settings.event_type} of {source.settings.topics[0]}: {e.detail}" for source, e in errors
+    )
+    return InvalidEvent(error.reason, details)
+
+
+class SourceDecoder:
+    """Decodes the records of one source."""
+
+    def __init__(self, source: SourceSettings, events: EventDecoder, registry: SchemaRegistry | None) -> None:
+        self.settings = source
+        self._events = events
+        self.mapper = EventMapper(source)
+        self.parser = (
+            None
+            if source.wire_format == "native"
+            else DocumentParser(source.wire_format, source.envelope, registry, source.avro_schema_file)
+        )
+
+    def partition_decoder(self, topic: str, partition: str) -> PartitionDecoder:
+        """Return the decoder of a partition's records."""
+        ignores_tombstones = self.settings.tombstones != "reject"
+        if self.parser is None:
+            decode_event = (
+                self._events.decode_response if self.settings.event_type == "response" else self._events.decode_feedback
+            )
+
+            def decode_native(record: Record, now_ms: int) -> DecodedEvents:
+                value = record.value
+                if value is None and ignores_tombstones:
+                    return "tombstone"
+                return (decode_event(value, now_ms),)
+
+            return decode_native
+
+        def decode(record: Record, now_ms: int) -> DecodedEvents:
+            if record.value is None and ignores_tombstones:
+                return "tombstone"
+            message = self.read_message(record, topic, partition)
+            if message is None:
+                if ignores_tombstones:
+                    return "tombstone"
+                raise InvalidEvent("empty_payload", "expected an event instead of a deletion")
+            if not self.mapper.passes_filters(message):
+                return "filtered"
+            elements = self.mapper.select_elements(message)
+            return [self._decode_element(element, now_ms) for element in elements] or "no_elements"
+
+        return decode
+
+    def read_message(self, record: Record, topic: str, partition: str) -> MessageContext | None:
+        """Return the message of a record; None if it is a deletion. Raises `InvalidEvent`, `DependencyUnavailable`."""
+        assert self.parser is not None, "a source of the native format has no documents"
+        document = self.parser.parse(self._events.check_size(record.value), record.headers)
+        if document.is_deletion:
+            return None
+        return MessageContext(
+            document.fields, document.envelope, record.headers, record.key, record.timestamp, topic, partition,
+            record.offset,
+        )  # fmt: skip
+
+    def _decode_element(self, message: MessageContext, now_ms: int) -> Response | Feedback:
+        try:
+            event = self.mapper.map_event(message)
+            if isinstance(event, WireResponse):
+                return self._events.validate_response(event, now_ms)
+            return self._events.validate_feedback(event, now_ms)
+        except InvalidEvent as error:
+            if message.index is None:
+                raise
+            raise InvalidEvent(
+                error.reason, f"{error.detail} (element {message.index} of the list of events)"
+            ) from None
+
+    def read_response_arm(self, topic: str, record: Record, now_ms: int) -> ResponseArm | None:
+        """Return (experiment, variant, event time or None) of a rejected response; None if a name cannot be read."""
+        if self.parser is None:
+            return self._events.read_response_arm(record.value, now_ms)
+        values: dict[str, object] = {}
+        with suppress(InvalidEvent):
+            message = self.read_message(record, topic, "")
+            if message is None or not self.mapper.passes_filters(message):
+                return None
+            for name in ("experiment", "variant", "timestamp"):
+                with suppress(InvalidEvent):
+                    values[name] = self.mapper.readers[name].read(message)
+        return self._events.response_arm(
+            values.get("experiment"), values.get("variant"), values.get("timestamp"), now_ms
+        )
