@@ -12,7 +12,8 @@ A message becomes a dict with the field names of the schema:
 
 from __future__ import annotations
 
-import binascii
+import importlib
+import re
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -24,12 +25,15 @@ from monitor.errors import InvalidEvent
 
 Converter: TypeAlias = Callable[[Any], Any]
 
-_STANDARD_MODULES: Final = (
-    "any", "api", "descriptor", "duration", "empty", "field_mask", "source_context", "struct", "timestamp", "type",
-    "wrappers",
-)  # fmt: skip
-"""The files that come with protobuf, which schemas import without a reference."""
-_CONFLUENT_MODULES: Final = ("meta_pb2", "types.decimal_pb2", "type.decimal_pb2")
+_STANDARD_FILES: Final = re.compile(r"(google/protobuf|google/type|confluent(?:/types?)?)/([a-z_]+)\.proto")
+"""Names of the files that schemas import without a reference."""
+_STANDARD_PACKAGES: Final = {
+    "google/protobuf": "google.protobuf",
+    "google/type": "google.type",
+    "confluent": "confluent_kafka.schema_registry.confluent",
+    "confluent/type": "confluent_kafka.schema_registry.confluent.type",
+    "confluent/types": "confluent_kafka.schema_registry.confluent.types",
+}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MAIN_FILE: Final = "default"
 
@@ -96,11 +100,13 @@ def _parse_file(name: str, text: str) -> Any:
     """Return the descriptor of a file from its base64; raises `ValueError` for anything else."""
     file_class = import_extra("google.protobuf.descriptor_pb2").FileDescriptorProto
     try:
-        file = file_class.FromString(b64decode(text, validate=True))
-    except (binascii.Error, import_extra("google.protobuf.message").DecodeError, ValueError):
+        file = file_class.FromString(b64decode(text, validate=True)) if text else None
+    except (import_extra("google.protobuf.message").DecodeError, ValueError):
+        file = None
+    if file is None:
         raise ValueError(
             "expected a serialized descriptor from the registry (format=serialized), which not every registry supports"
-        ) from None
+        )
     file.name = name
     return file
 
@@ -108,7 +114,6 @@ def _parse_file(name: str, text: str) -> Any:
 def _create_pool(main_file: Any, referenced_files: Mapping[str, Any]) -> Any:
     """Return a pool with the descriptors of a file and of its imports; raises `ValueError` if one is missing."""
     pool = import_extra("google.protobuf.descriptor_pool").DescriptorPool()
-    standard_files = _standard_files()
     added: set[str] = set()
 
     def add(file: Any) -> None:
@@ -116,7 +121,7 @@ def _create_pool(main_file: Any, referenced_files: Mapping[str, Any]) -> Any:
         for name in file.dependency:
             if name in added:
                 continue
-            imported_file = referenced_files.get(name) or standard_files.get(name)
+            imported_file = referenced_files.get(name) or _find_standard_file(name)
             if imported_file is None:
                 raise ValueError(f"the import {name} is not among the references of the schema")
             add(imported_file)
@@ -129,16 +134,17 @@ def _create_pool(main_file: Any, referenced_files: Mapping[str, Any]) -> Any:
     return pool
 
 
-def _standard_files() -> dict[str, Any]:
-    """Return the descriptors of the files that schemas import without a reference, by name."""
-    modules = [f"google.protobuf.{name}_pb2" for name in _STANDARD_MODULES]
-    modules += [f"confluent_kafka.schema_registry.confluent.{name}" for name in _CONFLUENT_MODULES]
+def _find_standard_file(name: str) -> Any:
+    """Return the descriptor of a file that schemas import without a reference; None for another file."""
+    match = _STANDARD_FILES.fullmatch(name)
+    if match is None:
+        return None
+    try:
+        module = importlib.import_module(f"{_STANDARD_PACKAGES[match[1]]}.{match[2]}_pb2")
+    except ImportError:
+        return None
     file_class = import_extra("google.protobuf.descriptor_pb2").FileDescriptorProto
-    files = {}
-    for module in modules:
-        descriptor = import_extra(module).DESCRIPTOR
-        files[descriptor.name] = file_class.FromString(descriptor.serialized_pb)
-    return files
+    return file_class.FromString(module.DESCRIPTOR.serialized_pb)
 
 
 class _Converters:
@@ -212,7 +218,7 @@ def _value_converter(field: Any, converters: _Converters) -> Converter | None:
     if field.enum_type is not None:
         names = _enum_names(field.enum_type)
         return lambda number: names.get(number, number)
-    return None
+    return _check_text if field.type == field.TYPE_STRING else None
 
 
 def _repeated_converter(field: Any, convert: Converter | None, converters: _Converters) -> Converter:
@@ -238,6 +244,13 @@ def _enum_names(enum_type: Any) -> dict[int, str]:
     for value in enum_type.values:
         names.setdefault(value.number, value.name)
     return names
+
+
+def _check_text(text: str | bytes) -> str:
+    """Return a string; the library returns bytes for text of proto2 that is not UTF-8."""
+    if isinstance(text, bytes):
+        raise ValueError("expected text in UTF-8")  # noqa: TRY004  the value is wrong, and not its type
+    return text
 
 
 def _convert_timestamp(message: Any) -> datetime:

@@ -27,6 +27,7 @@ _BAD_REQUEST: Final = 400
 _NOT_FOUND: Final = 404
 _NOT_FOUND_CODES: Final = (40401, 40402, 40403)
 """The registry's codes for an unknown subject, version and schema; another 404 may be that of another server."""
+_FOREIGN_REPLY: Final = "its answer is not that of a schema registry: check schema_registry.url"
 _SERIALIZED: Final = "serialized"
 """The format of Protobuf schemas: a descriptor instead of text. It has no effect on other types."""
 
@@ -82,7 +83,8 @@ class SchemaRegistry:
 
     def check_connection(self) -> None:
         """Raise `DependencyUnavailable` if the registry cannot be used."""
-        self._call(self._client.get_schema_types)
+        if not isinstance(self._call(self._client.get_schema_types), list):
+            raise DependencyUnavailable(self._failure_text(_FOREIGN_REPLY))
 
     def find_decoder(self, key: SchemaKey) -> SchemaDecoder:
         """Return the decoder of a schema.
@@ -96,6 +98,8 @@ class SchemaRegistry:
         rejection = self._unknown.get(key)
         if rejection is not None and self._clock() < rejection.until_ms:
             raise InvalidEvent("unknown_schema", rejection.detail)
+        # The client would return a wrong reply again.
+        self._client.clear_caches()
         try:
             decoder = self._fetch_decoder(key)
         except InvalidEvent as error:
@@ -115,7 +119,7 @@ class SchemaRegistry:
         schema_type = schema.schema_type or "AVRO"
         if schema_type not in {"JSON", "AVRO", "PROTOBUF"}:
             raise _unknown_schema(key, f"of type {schema_type}, expected AVRO, PROTOBUF or JSON")
-        text = schema.schema_str or ""
+        text = schema.schema_str
         if schema_type == "JSON":
             return _JsonDecoder(key, text)
         referenced_files: dict[str, str] = {}
@@ -140,22 +144,26 @@ class SchemaRegistry:
                 partial(self._client.get_version, reference.subject, reference.version, deleted=True),
                 key,
                 f"the reference {reference.name} (subject {reference.subject}, version {reference.version}) is",
-            ).schema
+            )
             self._fetch_references(referenced_schema, key, files, visited)
-            files[str(reference.name)] = referenced_schema.schema_str or ""
+            files[str(reference.name)] = referenced_schema.schema_str
 
     def _find(self, request: Callable[..., Any], key: SchemaKey, subject: str = "") -> Any:
-        """Return the reply to a request for a schema; `request` has an argument `fmt`."""
+        """Return the schema that a request finds; `request` has an argument `fmt`."""
         try:
             try:
-                return self._call(partial(request, fmt=_SERIALIZED))
+                reply = self._call(partial(request, fmt=_SERIALIZED))
             except _BadRequest:
-                return self._call(request)  # Apicurio 3.3 accepts the format only for Protobuf.
+                reply = self._call(request)  # Apicurio 3.3 accepts the format only for Protobuf.
         except _NotFound as error:
             if error.code not in _NOT_FOUND_CODES:
                 # A server that has no such path: another address, or a registry without GUIDs.
                 self.check_connection()
             raise _unknown_schema(key, f"{subject} not in the registry".lstrip()) from None
+        schema = getattr(reply, "schema", reply)
+        if not isinstance(schema.schema_str, str):
+            raise DependencyUnavailable(self._failure_text(_FOREIGN_REPLY))
+        return schema
 
     def _call(self, request: Callable[[], Any]) -> Any:
         """Return the reply to a request; raises `_NotFound` and `DependencyUnavailable`."""
@@ -230,8 +238,8 @@ def _failure_reason(error: Exception) -> str:
     name = type(error).__name__
     if "Timeout" in name:
         return f"no answer within {_TIMEOUT_S} s"
-    if isinstance(error, ValueError):
-        return "its answer is not JSON: check schema_registry.url"
+    if isinstance(error, (ValueError, TypeError, AttributeError, KeyError)):
+        return _FOREIGN_REPLY
     return f"{name}: {error}"
 
 
