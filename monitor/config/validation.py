@@ -58,10 +58,17 @@ def check_schema_registry(registry: SchemaRegistrySettings) -> None:
     redacted_url = re.sub(r"//[^,]*@", "//…@", url)
     for address in url.split(","):
         scheme, _, rest = address.strip().partition("://")
+        server = rest.split("/")[0]
         if "@" in rest:
             expected = f"an address without a user: the keys are username and {VARIABLE_PREFIX}SCHEMA_REGISTRY_PASSWORD"
             raise ConfigError(key, redacted_url, expected)
-        if scheme not in {"http", "https"} or re.search(r"[?#\s]", rest) or not _is_host_and_port(rest.split("/")[0]):
+        if (
+            scheme not in {"http", "https"}
+            or re.search(r"[?#\s]", rest)
+            or server.startswith(":")
+            or not server
+            or not _is_host_and_port(server)
+        ):
             raise ConfigError(
                 key, redacted_url, "http://HOST:PORT or https://HOST:PORT, or several separated by commas"
             )

@@ -283,6 +283,16 @@ class TestUnavailable:
         with pytest.raises(DependencyUnavailable):
             _parser(server).parse(_framed(1, b"x"), [])
 
+    def test_a_registry_that_does_not_answer_in_time_means_to_wait(
+        self, server: SchemaRegistryServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The client tries twice, and the worker goes on trying."""
+        monkeypatch.setattr("monitor.decoding.schema_registry._TIMEOUT_S", 0.1)
+        server.silent.set()
+        with pytest.raises(DependencyUnavailable, match=r"no answer within 0\.1 s"):
+            _parser(server).parse(_framed(1, b"x"), [])
+        assert len(server.requests) == 2
+
     def test_the_second_address_is_used_while_the_first_is_down(self, server: SchemaRegistryServer) -> None:
         """Addresses are separated by commas."""
         server.register("answers-value", json.dumps(ANSWER))

@@ -181,6 +181,27 @@ class TestEnvironment:
         assert "secret" not in str(caught.value)
         assert "pw" not in str(caught.value)
 
+    @pytest.mark.parametrize("url", ["http://h", "https://h:8081/apis/ccompat/v7", "http://a:1, https://[::1]:2"])
+    def test_every_form_of_registry_address_is_accepted(self, tmp_path: Path, url: str) -> None:
+        """Several addresses are separated by commas; the password and the token are variables."""
+        registry = _load(
+            tmp_path,
+            f"{GOOD}[schema_registry]\nurl = '{url}'\nusername = 'reader'",
+            ABMONITOR_SCHEMA_REGISTRY_PASSWORD="hunter2",
+        ).schema_registry
+        assert (registry.url, registry.username, registry.password) == (url, "reader", "hunter2")
+        assert "hunter2" not in repr(registry)
+
+    def test_a_registry_has_one_kind_of_credentials(self, tmp_path: Path) -> None:
+        """The error contains neither of them."""
+        with pytest.raises(ConfigError, match=r"schema_registry\.token: got \"…\", expected no token"):
+            _load(
+                tmp_path,
+                f"{GOOD}[schema_registry]\nurl = 'http://a'\nusername = 'reader'",
+                ABMONITOR_SCHEMA_REGISTRY_PASSWORD="hunter2",
+                ABMONITOR_SCHEMA_REGISTRY_TOKEN="abc",
+            )
+
     @pytest.mark.parametrize(
         "url",
         [
@@ -292,6 +313,35 @@ FAULTS = [
         "no value unless security_protocol is SSL or SASL_SSL",
     ),
     (_section("[kafka]\nsasl_password = 'x'"), "kafka.sasl_password", "ABMONITOR_KAFKA_SASL_PASSWORD"),
+    *(
+        (_section(f"[schema_registry]\nurl = '{url}'"), "schema_registry.url", "http://HOST:PORT or https://HOST:PORT")
+        for url in (
+            "registry:8081",
+            "ftp://a",
+            "http://",
+            "https:///path",
+            "http://a:x",
+            "http://a?b",
+            "http://a,",
+            "a,http://b",
+        )
+    ),
+    (_section("[schema_registry]\nurl = 'http://u:secret@a'"), "schema_registry.url", "SCHEMA_REGISTRY_PASSWORD"),
+    (_section("[schema_registry]\nurl = 'http://a'\nusername = 'u:v'"), "schema_registry.username", "without a colon"),
+    (_section("[schema_registry]\nurl = 'http://a'\nusername = 'u'"), "schema_registry.password", "REGISTRY_PASSWORD"),
+    (_section("[schema_registry]\nusername = 'u'"), "schema_registry.username", "unless schema_registry.url is set"),
+    (_section("[schema_registry]\npassword = 'x'"), "schema_registry.password", "no secret in the file"),
+    (_section("[schema_registry]\ntoken = 'x'"), "schema_registry.token", "no secret in the file"),
+    (
+        _section(f"[schema_registry]\nurl = 'http://a'\nssl_ca_file = '{__file__}'"),
+        "schema_registry.ssl_ca_file",
+        "no value unless schema_registry.url begins with https://",
+    ),
+    (
+        _section(f"[schema_registry]\nurl = 'https://a'\nssl_cert_file = '{__file__}'"),
+        "schema_registry.ssl_cert_file",
+        "a value of schema_registry.ssl_key_file",
+    ),
     (_section("[store]\nurl = 'http://a'"), "store.url", "redis://"),
     (_section("[store]\nurl = 'redis+cluster://a:7000/1'"), "store.url", "database 0 or none"),
     (_section("[store]\nurl = 'redis://a/main'"), "store.url", "the number of a database"),
