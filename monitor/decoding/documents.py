@@ -10,18 +10,20 @@ With the format `auto`, the first bytes and the headers decide:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from monitor.config import EnvelopeMode, WireFormat
 from monitor.decoding.avro import LocalAvroSchema
-from monitor.decoding.envelopes import remove_envelopes
+from monitor.decoding.envelopes import CONTENT_TYPE_HEADERS, VERSION_HEADER, remove_envelopes
 from monitor.decoding.framing import (
     SCHEMA_ID_HEADER,
     SINGLE_OBJECT_MAGIC,
     Frame,
     Framing,
     Headers,
+    SchemaKey,
     check_supported,
     find_schema_header,
     framing_kind,
@@ -36,6 +38,7 @@ from monitor.errors import InvalidEvent, UsageError
 
 _PLAIN_JSON: Final = Framing("none", "JSON")
 _NO_ATTRIBUTES: Final[Mapping[str, Any]] = MappingProxyType({})
+_RELEVANT_HEADERS: Final = frozenset({SCHEMA_ID_HEADER, VERSION_HEADER, *CONTENT_TYPE_HEADERS})
 _JSON_START: Final = b"{"
 _JSON_SPACE: Final = b" \t\r\n"
 _NO_REGISTRY: Final = "expected schema_registry.url, the address of the registry, to be set"
@@ -88,6 +91,8 @@ class DocumentParser:
         """
         if not value:
             raise InvalidEvent("empty_payload", "expected an event")
+        if headers and _RELEVANT_HEADERS.isdisjoint([name for name, _ in headers]):
+            headers = ()  # Those of tracing are on every message, and take the longer paths below.
         decoded, framing = self._decode(value, headers)
         if self._removes_envelopes:
             content = remove_envelopes(decoded, headers)
@@ -104,7 +109,7 @@ class DocumentParser:
             return parse_json(value), _PLAIN_JSON
         frame = read_frame(value, find_schema_header(headers))
         if frame is not None:
-            return self._decode_frame(frame) if self._registry is not None else _decode_framed_json(frame)
+            return self._decode_frame(frame) if self._registry is not None else _decode_framed_json(frame.schema_key)
         if value.startswith(SINGLE_OBJECT_MAGIC):
             raise InvalidEvent(
                 "unknown_schema", "Avro's single-object encoding, expected the schema in avro_schema_file of the source"
@@ -150,7 +155,7 @@ def _decode_json(value: bytes, headers: Headers) -> tuple[Any, Framing]:
     if frame is None:
         check_supported(value)
         return parse_json(value), _PLAIN_JSON
-    return parse_json(_json_data(frame)), _framed_json(frame)
+    return parse_json(_json_data(frame)), _framed_json(frame.schema_key)
 
 
 def _decode_framed_json(frame: Frame) -> tuple[Any, Framing]:
@@ -160,7 +165,7 @@ def _decode_framed_json(frame: Frame) -> tuple[Any, Framing]:
         raise InvalidEvent(
             "unknown_schema", f"schema {schema_id(frame.schema_key)} is needed to decode; {_NO_REGISTRY}"
         )
-    return parse_json(data), _framed_json(frame)
+    return parse_json(data), _framed_json(frame.schema_key)
 
 
 def _json_data(frame: Frame) -> bytes:
@@ -169,5 +174,6 @@ def _json_data(frame: Frame) -> bytes:
     return remove_prefix(data) if data and has_prefix(data) else data
 
 
-def _framed_json(frame: Frame) -> Framing:
-    return Framing(framing_kind(frame.schema_key), "JSON", schema_id(frame.schema_key))
+@lru_cache(maxsize=1000)
+def _framed_json(key: SchemaKey) -> Framing:
+    return Framing(framing_kind(key), "JSON", schema_id(key))

@@ -20,8 +20,8 @@ from monitor.decoding.json_objects import find_json_object, parse_json
 from monitor.errors import InvalidEvent
 
 _ATTRIBUTE_PREFIX: Final = "ce_"
-_VERSION_HEADER: Final = "ce_specversion"
-_CONTENT_TYPE_HEADER: Final = "content-type"
+VERSION_HEADER: Final = "ce_specversion"
+CONTENT_TYPE_HEADERS: Final = frozenset({"content-type", "Content-Type"})
 _STRUCTURED_MODE: Final = b"application/cloudevents"
 _BATCH_MODE: Final = b"application/cloudevents-batch"
 _CONNECT_FIELDS: Final = frozenset({"schema", "payload"})
@@ -49,15 +49,17 @@ class Envelope(NamedTuple):
 
 def remove_envelopes(value: object, headers: Headers) -> Envelope | None:
     """Return the content of a message, None if the message has no envelope; raises `InvalidEvent` for unusable data."""
-    if not headers and isinstance(value, dict) and _MARKS.isdisjoint(value):
+    content_type = _find_header(headers, CONTENT_TYPE_HEADERS).strip().lower() if headers else b""
+    is_binary = bool(headers) and any(name == VERSION_HEADER for name, _ in headers)
+    is_structured = content_type.startswith(_STRUCTURED_MODE)
+    if not is_binary and not is_structured and isinstance(value, dict) and _MARKS.isdisjoint(value):
         return None
-    content_type = _find_content_type(headers) if headers else b""
     if content_type.startswith(_BATCH_MODE):
         raise InvalidEvent("invalid_envelope", "content-type: a batch of CloudEvents, expected one event per message")
     unwrapping = _Unwrapping(value)
-    if headers:
+    if is_binary:
         unwrapping.read_attributes(headers)
-    unwrapping.remove_cloud_event(is_declared=content_type.startswith(_STRUCTURED_MODE))
+    unwrapping.remove_cloud_event(is_declared=is_structured)
     unwrapping.remove_connect()
     unwrapping.remove_debezium()
     unwrapping.remove_outbox()
@@ -84,12 +86,10 @@ class _Unwrapping:
 
     def read_attributes(self, headers: Headers) -> None:
         """Read the attributes of a CloudEvent in binary mode from its headers."""
-        if not any(name == _VERSION_HEADER for name, _ in headers):
-            return
         for name, content in headers:
             if content is not None and name.startswith(_ATTRIBUTE_PREFIX):
                 self._attributes[name.removeprefix(_ATTRIBUTE_PREFIX)] = content.decode(errors="replace")
-        content_type = _find_content_type(headers)
+        content_type = _find_header(headers, CONTENT_TYPE_HEADERS)
         if content_type:
             self._attributes["datacontenttype"] = content_type.decode(errors="replace")
         self._kinds.append("CloudEvents (binary)")
@@ -165,10 +165,11 @@ class _Unwrapping:
         self._kinds.append(kind)
 
 
-def _find_content_type(headers: Headers) -> bytes:
+def _find_header(headers: Headers, names: frozenset[str]) -> bytes:
+    """Return the content of the first header that has one of the names; empty if absent."""
     for name, content in headers:
-        if content is not None and name.lower() == _CONTENT_TYPE_HEADER:
-            return content.strip().lower()
+        if name in names and content is not None:
+            return content
     return b""
 
 
