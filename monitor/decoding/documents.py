@@ -109,7 +109,7 @@ class DocumentParser:
             return parse_json(value), _PLAIN_JSON
         frame = read_frame(value, find_schema_header(headers))
         if frame is not None:
-            return self._decode_frame(frame) if self._registry is not None else _decode_framed_json(frame.schema_key)
+            return self._decode_frame(frame) if self._registry is not None else _decode_framed_json(frame)
         if value.startswith(SINGLE_OBJECT_MAGIC):
             raise InvalidEvent(
                 "unknown_schema", "Avro's single-object encoding, expected the schema in avro_schema_file of the source"
