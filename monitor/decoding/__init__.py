@@ -5,7 +5,7 @@
 - `documents`: the parser of a source's messages, and the detection of their format
 - `framing`: schema ids before the data. `envelopes`: CloudEvents, Debezium, Kafka Connect
 - `schema_registry`: the client of the registry, with a decoder for each schema
-- `avro`, `protobuf`, `json_objects`: decoders of data. `extras`: their libraries
+- `avro` with `avro_depth`, `protobuf`, `json_objects`: decoders of data. `extras`: their libraries
 """
 
 from __future__ import annotations

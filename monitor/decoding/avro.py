@@ -7,11 +7,12 @@ without the name of its branch.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, Self
 
+from monitor.decoding.avro_depth import DepthCheck
 from monitor.decoding.extras import import_extra
 from monitor.decoding.framing import (
     SINGLE_OBJECT_MAGIC,
@@ -38,7 +39,7 @@ class RegisteredAvroSchema:
         for referenced_schema in referenced_schemas:
             _parse_schema(referenced_schema, named_schemas)
         parsed_schema = _parse_schema(schema, named_schemas)
-        self._datum_reader = _DatumReader(parsed_schema, f"schema {schema_id(key)}")
+        self._datum_reader = _DatumReader(parsed_schema, named_schemas, f"schema {schema_id(key)}")
         self._framing = Framing(framing_kind(key), "AVRO", schema_id(key), _schema_name(parsed_schema))
 
     def decode(self, frame: Frame) -> tuple[Any, Framing]:
@@ -50,12 +51,13 @@ class LocalAvroSchema:
     """An Avro schema of a file, for data without framing or in Avro's single-object encoding."""
 
     def __init__(self, schema: str) -> None:
-        parsed_schema = _parse_schema(schema, {})
+        named_schemas: dict[str, Any] = {}
+        parsed_schema = _parse_schema(schema, named_schemas)
         fastavro_schema = import_extra("fastavro.schema")
         canonical_form = fastavro_schema.to_parsing_canonical_form(json.loads(schema))
         fingerprint = bytes.fromhex(fastavro_schema.fingerprint(canonical_form, _FINGERPRINT))
         self._prefix = SINGLE_OBJECT_MAGIC + fingerprint
-        self._datum_reader = _DatumReader(parsed_schema, "the schema in avro_schema_file")
+        self._datum_reader = _DatumReader(parsed_schema, named_schemas, "the schema in avro_schema_file")
         name = _schema_name(parsed_schema)
         self._bare_framing = Framing("none", "AVRO", schema_name=name)
         self._single_object_framing = Framing("avro single object", "AVRO", schema_name=name)
@@ -88,14 +90,17 @@ class LocalAvroSchema:
 class _DatumReader:
     """Reads a value that fills its bytes exactly."""
 
-    def __init__(self, parsed_schema: Any, label: str) -> None:
+    def __init__(self, parsed_schema: Any, named_schemas: Mapping[str, Any], label: str) -> None:
         self._schema = parsed_schema
+        self._depth_check = DepthCheck(parsed_schema, named_schemas)
         self._label = label
         self._read: Callable[..., Any] = import_extra("fastavro").schemaless_reader
 
     def read(self, data: bytes) -> Any:
         stream = BytesIO(data)
         try:
+            if self._depth_check.is_needed:
+                self._depth_check.check(data)
             value = self._read(stream, self._schema, None)
         except Exception:  # noqa: BLE001  fastavro documents no exceptions, and a message must not stop the worker
             # The text of the exception may contain a value of the message.

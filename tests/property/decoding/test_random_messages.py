@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from monitor.config import EnvelopeMode, WireFormat
 from monitor.decoding import DocumentParser, SchemaRegistry
 from monitor.decoding.avro import LocalAvroSchema, RegisteredAvroSchema
+from monitor.decoding.framing import Frame
 from monitor.decoding.protobuf import RegisteredProtobufFile
 from monitor.errors import InvalidEvent
 from monitor.events import REJECTION_REASONS
@@ -82,6 +83,28 @@ def test_random_bytes_with_a_local_schema_are_a_document_or_a_rejection(value: b
         decoded, _ = schema.decode(value)
     except InvalidEvent as error:
         assert error.reason in REJECTION_REASONS
+    else:
+        assert isinstance(decoded, dict)
+
+
+_NODE: Final = RegisteredAvroSchema(
+    2,
+    """{"type": "record", "name": "Node", "fields": [
+        {"name": "next", "type": ["null", "Node"]},
+        {"name": "nodes", "type": {"type": "array", "items": "Node"}},
+        {"name": "by_name", "type": {"type": "map", "values": ["string", "Node"]}}
+    ]}""",
+    [],
+)
+
+
+@given(data=st.binary(max_size=200) | st.lists(st.sampled_from([0, 1, 2, 3, 4]), max_size=200).map(bytes))
+def test_random_bytes_of_a_schema_that_contains_itself_are_a_value_or_a_rejection(data: bytes) -> None:
+    """Small numbers are branches and counts, so they lead to deep values."""
+    try:
+        decoded, _ = _NODE.decode(Frame(2, data, None))
+    except InvalidEvent as error:
+        assert error.reason == "invalid_avro"
     else:
         assert isinstance(decoded, dict)
 

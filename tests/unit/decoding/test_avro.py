@@ -135,6 +135,71 @@ def test_damaged_data_is_rejected(kind: object, data: bytes) -> None:
         _decode(_record(("x", kind)), data)
 
 
+_NODE: dict[str, Any] = {
+    "type": "record",
+    "name": "Node",
+    "namespace": "bot",
+    "fields": [
+        {"name": "next", "type": ["null", "Node"]},
+        {"name": "children", "type": {"type": "array", "items": "Node"}},
+        {"name": "by_name", "type": {"type": "map", "values": ["Node", "double", "boolean"]}},
+        {"name": "time", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["A"]}},
+        {"name": "hash", "type": {"type": "fixed", "name": "Hash", "size": 2}},
+        {"name": "other_hash", "type": "Hash"},
+        {"name": "text", "type": {"type": "string", "logicalType": "other"}},
+    ],
+}
+
+
+def _node(**fields: object) -> dict[str, Any]:
+    leaf: dict[str, Any] = {
+        "next": None,
+        "children": [],
+        "by_name": {},
+        "time": _AT,
+        "kind": "A",
+        "hash": b"ab",
+        "other_hash": b"cd",
+    }
+    return {**leaf, "text": "x", **fields}
+
+
+def test_a_schema_may_contain_itself() -> None:
+    """Free-form attributes and trees of comments are such types."""
+    value = _node(next=_node(), children=[_node(), _node(text="")], by_name={"a": _node(), "b": 1.5, "c": True})
+    assert _decode(_NODE, avro_bytes(_NODE, value)) == value
+    outer = {"type": "record", "name": "Outer", "fields": [{"name": "node", "type": "bot.Node"}]}
+    assert _decode(outer, avro_bytes(_NODE, value), _NODE) == {"node": value}
+
+
+@pytest.mark.parametrize("depth", [100, 101, 100_000])
+def test_data_is_nested_at_most_a_hundred_levels(depth: int) -> None:
+    """The library has no limit: a hundred thousand levels would end the process."""
+    schema = {"type": "record", "name": "N", "fields": [{"name": "next", "type": ["null", "N"]}]}
+    data = b"\x02" * (depth - 1) + b"\x00"
+    if depth == 100:
+        assert list(_decode(schema, data)) == ["next"]
+    else:
+        with pytest.raises(InvalidEvent, match="invalid_avro"):
+            _decode(schema, data)
+
+
+@pytest.mark.parametrize("length", range(0, 60, 3))
+def test_truncated_data_of_a_schema_that_contains_itself_is_rejected(length: int) -> None:
+    """At any byte."""
+    data = avro_bytes(_NODE, _node(next=_node(), children=[_node()], by_name={"a": 1.5}))
+    with pytest.raises(InvalidEvent, match="invalid_avro"):
+        _decode(_NODE, data[:length])
+
+
+@pytest.mark.parametrize("data", [b"\x01", b"\x00\xff\xff\xff\x0f", b"\x00\x00\x02\x01", b"\xff" * 11, b"\x00\x01\x00"])
+def test_damaged_data_of_a_schema_that_contains_itself_is_rejected(data: bytes) -> None:
+    """Negative branches and lengths, more values than bytes, long numbers."""
+    with pytest.raises(InvalidEvent, match="invalid_avro"):
+        _decode(_NODE, data)
+
+
 def test_a_local_schema_reads_data_without_framing(tmp_path: Path) -> None:
     """Also where the first byte is the one of a schema id."""
     document = _schema_file(tmp_path, ANSWER).parse(avro_bytes(ANSWER, _VALUE), [])
