@@ -119,7 +119,8 @@ def _configure_logging(*, verbose: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_LineFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.DEBUG if verbose else logging.INFO)
-    logging.getLogger("kafka").setLevel(logging.INFO if verbose else logging.WARNING)
+    for client in ("kafka", "httpx2", "httpcore2"):  # The last two are of the schema registry's client.
+        logging.getLogger(client).setLevel(logging.INFO if verbose else logging.WARNING)
     # kafka-python repeats its warnings at each attempt to connect; `sources.kafka_connection` reports the reason.
     logging.getLogger("kafka").propagate = verbose
     logging.getLogger("redis").setLevel(logging.INFO)
