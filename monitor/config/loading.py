@@ -405,6 +405,7 @@ _SECTIONS: Final[Mapping[str, tuple[type[Any], Mapping[str, Parser]]]] = {
             "max_clock_skew_ms": parse_duration_ms,
             "oldest_timestamp_ms": parse_instant_ms,
             "placeholder_ids": _parse_placeholder_ids,
+            "repeated_items": partial(parse_choice, choices=("first", "reject")),
             "max_rejected_share": partial(parse_number, minimum=0.0, maximum=1.0),
             "max_consecutive_rejected": _parse_count,
             "rejection_window": _parse_count,

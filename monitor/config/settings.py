@@ -236,6 +236,8 @@ class LimitSettings:
         {"", "-", "0", "anonymous", "n/a", "nan", "none", "null", "undefined", "unknown"}
     )
     """Texts in lower case that clients send instead of an id that they do not have."""
+    repeated_items: Literal["first", "reject"] = "first"
+    """If a response has an item more than once: keep the item's smallest position, or reject the response."""
     max_rejected_share: float = 0.5
     """Largest share of rejected events among about the last `rejection_window` events of a partition."""
     max_consecutive_rejected: int = 1000

@@ -71,6 +71,7 @@ class EventDecoder:
         self._max_skew_ms = limits.max_clock_skew_ms
         self._oldest_ms = limits.oldest_timestamp_ms
         self._placeholder_ids = limits.placeholder_ids
+        self._rejects_repeated_items = limits.repeated_items == "reject"
         # Feedback does not name its experiment, so a score is rejected only if it is outside the scale of every
         # experiment. A kind that some experiment does not grade by its score has no scale there.
         kinds = {kind for experiment in settings.experiments for kind in experiment.grades}
@@ -154,10 +155,13 @@ class EventDecoder:
         if len(items) > self._max_items:
             raise InvalidEvent("list_too_long", f"items: {len(items)}, expected at most {self._max_items}")
         ids = tuple([item.item_id for item in items])
-        if len(set(ids)) != len(ids):
-            raise InvalidEvent("repeated_item", "items: expected each item_id once")
         positions = [item.position for item in items]
-        ranks = None if positions == [*range(1, len(items) + 1)] else tuple(positions)
+        has_repeated_items = len(set(ids)) != len(ids)
+        if has_repeated_items:
+            if self._rejects_repeated_items:
+                raise InvalidEvent("repeated_item", "items: expected each item_id once")
+            ids, positions = _smallest_positions(ids, positions)
+        ranks = None if positions == [*range(1, len(ids) + 1)] else tuple(positions)
         if ranks is not None and len(set(ranks)) != len(ranks):
             raise InvalidEvent("repeated_position", "items: expected each position once")
         self._check_response_id(message.response_id)
@@ -184,6 +188,7 @@ class EventDecoder:
             latency_ms,
             message.group_id,
             user_id is None and message.user_id is not None,
+            has_repeated_items,
         )
 
     def validate_feedback(self, message: WireFeedback, now_ms: int) -> Feedback:
@@ -248,6 +253,24 @@ class EventDecoder:
     def _check_id(self, name: str, value: str | None) -> None:
         if value is not None and len(value) > self._max_id_length:
             raise InvalidEvent("invalid_id", f"{name}: {len(value)} characters, expected at most {self._max_id_length}")
+
+
+def _smallest_positions(ids: tuple[str, ...], positions: list[int]) -> tuple[tuple[str, ...], list[int]]:
+    """Return the distinct item ids in the order of the list, and the smallest position of each.
+
+    Other items keep their positions, so a dropped repetition leaves a gap. Raises `InvalidEvent` if two different items
+    have the same position, even where one of the two is a dropped repetition.
+
+    >>> _smallest_positions(("A", "B", "A", "C"), [1, 2, 3, 4])
+    (('A', 'B', 'C'), [1, 2, 4])
+    """
+    smallest_positions: dict[str, int] = {}
+    ids_by_position: dict[int, str] = {}
+    for item_id, position in zip(ids, positions, strict=True):
+        if ids_by_position.setdefault(position, item_id) != item_id:
+            raise InvalidEvent("repeated_position", "items: expected each position once")
+        smallest_positions[item_id] = min(position, smallest_positions.get(item_id, position))
+    return tuple(smallest_positions), list(smallest_positions.values())
 
 
 def _event_fields(payload: bytes) -> dict[str, Any]:

@@ -74,6 +74,7 @@ class EventBatch:
         "reaction_delays_ms",
         "reactions",
         "rejected_responses",
+        "repeated_items",
         "responses",
         "target_response_ids",
         "undeclared_variants",
@@ -92,6 +93,8 @@ class EventBatch:
         """(experiment number, name of an undeclared variant) → its responses, valid or rejected."""
         self.placeholder_users: dict[int, int] = {}
         """Variant key → responses with a placeholder instead of a user id."""
+        self.repeated_items: dict[int, int] = {}
+        """Variant key → responses with an item more than once."""
 
 
 @final
@@ -110,9 +113,12 @@ class EventNormalizer:
             batch.responses.append(response)
             if response.variant_key == NO_RESPONSE:
                 self._count_undeclared_variant(batch, event.experiment, event.variant, event.timestamp_ms)
-            elif event.has_placeholder_user:
-                users = batch.placeholder_users
-                users[response.variant_key] = users.get(response.variant_key, 0) + 1
+                return
+            variant_key = response.variant_key
+            if event.has_placeholder_user:
+                batch.placeholder_users[variant_key] = batch.placeholder_users.get(variant_key, 0) + 1
+            if event.has_repeated_items:
+                batch.repeated_items[variant_key] = batch.repeated_items.get(variant_key, 0) + 1
         else:
             batch.reaction_delays_ms.append(delay_ms)
             batch.target_response_ids.append(self._ids.stored_response_id(event.response_id))

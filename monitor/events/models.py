@@ -14,9 +14,9 @@ class Response(msgspec.Struct, frozen=True, gc=False):
     experiment: str
     variant: str
     items: tuple[str, ...]
-    """Ids of the items, in the order of the message."""
+    """Ids of the items, each once, in the order of the message."""
     ranks: tuple[int, ...] | None = None
-    """Positions of the items, from 1; None for the positions 1, 2, 3 …"""
+    """Positions of the items, from 1; None for the positions 1, 2, 3 … A repeated item has its smallest position."""
     user_id: str | None = None
     query_id: str | None = None
     category: str | None = None
@@ -25,6 +25,8 @@ class Response(msgspec.Struct, frozen=True, gc=False):
     """Id of a group of students that is assigned to a variant as a whole, such as a class."""
     has_placeholder_user: bool = False
     """Whether the message has a user id that is one of `LimitSettings.placeholder_ids`; `user_id` is then None."""
+    has_repeated_items: bool = False
+    """Whether the message has an item more than once."""
 
 
 class Feedback(msgspec.Struct, frozen=True, gc=False):

@@ -28,7 +28,7 @@ REJECTION_REASONS: Final[Mapping[str, str]] = {
     "list_too_long": "the list has more items than limits.max_items",
     "invalid_position": "a position is not a number from 1 to 1000000",
     "repeated_position": "two items have the same position",
-    "repeated_item": "an item occurs twice in the list",
+    "repeated_item": "an item occurs twice in the list, with limits.repeated_items = reject",
     "invalid_score": "the score is negative or not finite",
     "score_out_of_scale": "the score is above the scales of all experiments for the kind",
     "invalid_kind": "the kind is empty, longer than 64 characters, not printable, or begins with +",

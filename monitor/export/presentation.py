@@ -58,7 +58,7 @@ GUARDRAIL_STATES: Final[Mapping[GuardrailState, str]] = {
 }
 """State of a guardrail → word for readers."""
 FEEDBACK_HEADING: Final = "Share of responses with feedback"
-QUALITY_HEADING: Final = "Data quality: events that do not count"
+QUALITY_HEADING: Final = "Data quality: events that do not count, or only in part"
 _UNCOUNTED_LABELS: Final = {
     "before_response": "Reactions before the response",
     "outside_window": "Reactions after the feedback window",
@@ -305,7 +305,7 @@ def experiment_table_rows(experiment: ExperimentSummary, now_ms: int, min_studen
 
 
 def _quality_rows(experiment: ExperimentSummary, quality: DataQuality) -> list[TableRow]:
-    """Return rows with the numbers of events that do not count; a number that is 0 for all variants has no row."""
+    """Return rows on events that do not count, or only in part; a number that is 0 for all variants has no row."""
     variants = [quality.variants[name] for name, _ in experiment.variants_control_first()]
 
     def rows(label: str, numbers: list[int], details: list[str]) -> list[TableRow]:
@@ -325,6 +325,7 @@ def _quality_rows(experiment: ExperimentSummary, quality: DataQuality) -> list[T
         table += response_rows(f"Rejected, {reason}", [variant.rejected.get(reason, 0) for variant in variants])
     table += response_rows("Late responses", [variant.late for variant in variants])
     table += response_rows("Placeholder user ids", [variant.placeholder_users for variant in variants])
+    table += response_rows("Responses with repeated items", [variant.repeated_items for variant in variants])
     for reason, label in _UNCOUNTED_LABELS.items():
         numbers = [variant.uncounted_reactions.get(reason, 0) for variant in variants]
         table += rows(label, numbers, [""] * len(variants))

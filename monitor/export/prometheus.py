@@ -92,6 +92,12 @@ _EXPERIMENT_METRICS: Final = (
         "Response events of the variant with a placeholder, such as null, instead of a user id.",
     ),
     ExportedMetric(
+        "abmonitor_repeated_item_responses_total",
+        "counter",
+        _VARIANT,
+        "Response events of the variant with an item more than once; the smallest position of the item counts.",
+    ),
+    ExportedMetric(
         "abmonitor_undeclared_variant_responses_total",
         "counter",
         _EXPERIMENT,
@@ -399,6 +405,7 @@ def _add_data_quality(add: AddSample, experiment: str, quality: DataQuality) -> 
         for reason, responses in {**counts.rejected, "late": counts.late}.items():
             add("missing_responses_total", (experiment, name, reason), responses)
         add("placeholder_user_responses_total", (experiment, name), counts.placeholder_users)
+        add("repeated_item_responses_total", (experiment, name), counts.repeated_items)
         for reason in UNCOUNTED_REACTIONS:
             add("uncounted_feedback", (experiment, name, reason), counts.uncounted_reactions.get(reason, 0))
     add("undeclared_variant_responses_total", (experiment,), sum(quality.undeclared_variants.values()))

@@ -6,6 +6,7 @@ The counts change in the same commit as the positions, so every event is counted
     rejected:v:REASON       rejected responses of a declared variant
     late:v                  late responses
     placeholder_user:v      responses with a placeholder instead of a user id
+    repeated_items:v        responses with an item more than once
     undeclared:NAME         responses of an undeclared variant, valid or rejected; NAME has at most 100 characters
     other_undeclared        responses of further undeclared variants, if there are too many to count separately
 """
@@ -42,7 +43,11 @@ class QualityCounter:
         """Add the missing responses of a batch to the commit. Raises `StoreUnavailable`."""
         for (variant_key, reason), responses in events.rejected_responses.items():
             self._count(commit, variant_key >> 8, b"rejected:%d:%b" % (variant_key & 255, reason.encode()), responses)
-        for prefix, counts in ((b"late", batch.late_responses), (b"placeholder_user", events.placeholder_users)):
+        for prefix, counts in (
+            (b"late", batch.late_responses),
+            (b"placeholder_user", events.placeholder_users),
+            (b"repeated_items", events.repeated_items),
+        ):
             for variant_key, responses in counts.items():
                 if variant_key & 255 != PRE_PERIOD_VARIANT:
                     self._count(commit, variant_key >> 8, b"%b:%d" % (prefix, variant_key & 255), responses)
@@ -100,6 +105,7 @@ def data_quality_from_counts(
                 rejected=rejected[name],
                 late=numbers.get(("late", name), 0),
                 placeholder_users=numbers.get(("placeholder_user", name), 0),
+                repeated_items=numbers.get(("repeated_items", name), 0),
                 uncounted_reactions=dict(sorted(uncounted_reactions[name].items())),
             )
             for name in names

@@ -30,6 +30,8 @@ class ResponseQuality(msgspec.Struct, frozen=True):
     late: int = 0
     placeholder_users: int = 0
     """Responses with a placeholder instead of a user id."""
+    repeated_items: int = 0
+    """Responses with an item more than once, of which the smallest position counts."""
     uncounted_reactions: Mapping[str, int] = {}
     """Reason → reactions to these responses that do not count."""
 

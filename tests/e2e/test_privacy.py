@@ -35,6 +35,7 @@ port = 0
 max_payload_bytes = 4000
 max_items = 3
 max_id_length = 100
+repeated_items = "reject"
 [[experiments]]
 name = "ranker"
 control = "control"

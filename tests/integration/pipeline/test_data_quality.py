@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from monitor.analysis import StoreSummary
 from monitor.app import create_worker, open_writable_store
 from monitor.clock import wall_clock
-from monitor.config import Settings, StoreSettings
+from monitor.config import LimitSettings, Settings, StoreSettings
 from monitor.errors import StoreUnavailable
 from monitor.export import (
     ExperimentsCollector,
@@ -27,6 +27,7 @@ from tests.support.files import file_source
 from tests.support.streams import EXPERIMENT, HOUR, START
 
 _ITEMS = [{"item_id": "video-1", "position": 1}]
+_REJECTING = LimitSettings(repeated_items="reject")
 _REPEATED_ITEMS = [*_ITEMS, {"item_id": "video-1", "position": 2}]
 Fields = dict[str, Any]
 
@@ -71,9 +72,10 @@ EVENTS = [
 ]
 
 
-def _run(server: RedisServer, paths: list[Path], shards: int = 1) -> StoreSummary:
+def _run(server: RedisServer, paths: list[Path], shards: int = 1, limits: LimitSettings = _REJECTING) -> StoreSummary:
     """Run a worker to the end of the files, and return the summary."""
-    settings = Settings((EXPERIMENT,), store=StoreSettings(url=server.url, user_hash_key="a key", shards=shards))
+    store = StoreSettings(url=server.url, user_hash_key="a key", shards=shards)
+    settings = Settings((EXPERIMENT,), store=store, limits=limits)
     source = file_source(paths, report=lambda _: None)
     topics = {"response": "file", "feedback": "file"}
     with open_writable_store(settings, wall_clock) as opening:
@@ -146,6 +148,26 @@ def test_events_that_do_not_count_are_in_all_outputs(redis_server: RedisServer, 
     ):
         assert line in metrics
     assert '"T"' not in metrics
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_responses_with_repeated_items_count_and_are_in_all_outputs(
+    redis_server: RedisServer, tmp_path: Path, shards: int
+) -> None:
+    """A worker that starts again at the stored positions counts no response twice."""
+    redis_server.client().flushall()
+    path = _write(tmp_path, "events", EVENTS)
+    for _ in range(2):
+        summary = _run(redis_server, [path], shards, LimitSettings())
+    quality = summary.to_json()["experiments"]["ranker"]["data_quality"]["variants"]["treatment"]
+    assert (quality["responses"], quality["repeated_items"]) == (3, 3)
+    assert quality["rejected"] == {"implausible_timestamp": 1}
+    rows = {row.label: row.values for row in experiment_table_rows(summary.experiments["ranker"], START)}
+    assert rows["Responses with repeated items"] == ("0", "3")
+    registry = CollectorRegistry()
+    registry.register(ExperimentsCollector(lambda: summary, 1))
+    metrics: str = generate_latest(registry).decode()
+    assert 'abmonitor_repeated_item_responses_total{experiment="ranker",variant="treatment"} 3.0' in metrics
 
 
 def test_the_number_of_undeclared_variants_with_a_count_is_limited(redis_server: RedisServer, tmp_path: Path) -> None:

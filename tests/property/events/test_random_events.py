@@ -8,9 +8,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.config import LimitSettings
+from monitor.config import LimitSettings, Settings
+from monitor.engine.decoder import EventDecoder
 from monitor.errors import InvalidEvent
 from monitor.events import REJECTION_REASONS, Response
+from tests.support.streams import EXPERIMENT
 from tests.unit.events.test_decoding import DECODER, FEEDBACK, NOW, RESPONSE
 
 JSON = st.recursive(
@@ -135,3 +137,20 @@ def test_a_valid_response_is_decoded_to_the_fields_of_the_message(
         *texts,
         latency_ms,
     )
+
+
+_DEFAULT_DECODER = EventDecoder(Settings((EXPERIMENT,)))
+
+
+@given(st.lists(st.tuples(st.sampled_from("ABCDE"), st.integers(1, 30)), max_size=12, unique_by=lambda item: item[1]))
+def test_each_item_of_a_list_in_any_order_has_its_smallest_position(items: list[tuple[str, int]]) -> None:
+    """An independent computation: the list in the order of positions, without items that were listed before."""
+    fields = {**RESPONSE, "items": [{"item_id": item, "position": position} for item, position in items]}
+    response = _DEFAULT_DECODER.decode_response(json.dumps(fields).encode(), NOW)
+    expected: dict[str, int] = {}
+    for item, position in sorted(items, key=lambda pair: pair[1]):
+        expected.setdefault(item, position)
+    ranks = response.ranks or range(1, len(response.items) + 1)
+    assert dict(zip(response.items, ranks, strict=True)) == expected
+    assert len(response.items) == len(expected)
+    assert response.has_repeated_items == (len(items) > len(expected))

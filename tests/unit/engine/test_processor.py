@@ -14,7 +14,7 @@ from monitor.engine.response_row import NO_RESPONSE
 from monitor.engine.row_codec import decode_response_row, decode_student_row
 from monitor.events import Feedback, Response
 from monitor.state import StoreKeys
-from tests.support.streams import EXPERIMENT, START, normalize_events
+from tests.support.streams import EXPERIMENT, START, changed, normalize_events
 
 _IDS = IdHasher(b"key")
 _EXPERIMENT = Experiment(1, EXPERIMENT)
@@ -180,3 +180,15 @@ def test_placeholder_users_are_counted_by_variant() -> None:
     normalizer.append_event(batch, Response("r1", START, EXPERIMENT.name, "control", (), has_placeholder_user=True))
     normalizer.append_event(batch, Response("r2", START, EXPERIMENT.name, "control", ()))
     assert batch.placeholder_users == {_EXPERIMENT.variant_keys["control"]: 1}
+
+
+def test_responses_with_repeated_items_are_counted_by_variant() -> None:
+    """Also with a placeholder for the user; a response that does not count has no count here."""
+    normalizer, batch = EventNormalizer([_EXPERIMENT], _IDS), EventBatch()
+    for number, variant in enumerate(("control", "control", "treatment", "T")):
+        response = Response(f"r{number}", START, EXPERIMENT.name, variant, ("a",), has_repeated_items=True)
+        normalizer.append_event(batch, changed(response, has_placeholder_user=number == 1))
+    normalizer.append_event(batch, Response("r9", START, EXPERIMENT.name, "control", ("a",)))
+    keys = _EXPERIMENT.variant_keys
+    assert batch.repeated_items == {keys["control"]: 2, keys["treatment"]: 1}
+    assert batch.placeholder_users == {keys["control"]: 1}

@@ -41,7 +41,7 @@ FEEDBACK: dict[str, Any] = {
     "kind": "rating",
     "score": 4,
 }
-LIMITS = LimitSettings(max_payload_bytes=2000, max_items=3, max_id_length=20)
+LIMITS = LimitSettings(max_payload_bytes=2000, max_items=3, max_id_length=20, repeated_items="reject")
 DECODER = EventDecoder(Settings((EXPERIMENT,), limits=LIMITS))
 
 
@@ -340,9 +340,9 @@ class TestRejected:
 
 @pytest.mark.parametrize("count", [2, 8, 9, 40])
 @pytest.mark.parametrize("repeats_last_but_one", [0, 1])
-def test_a_repeated_item_is_rejected_in_lists_of_any_length(count: int, repeats_last_but_one: int) -> None:
+def test_a_repeated_item_is_rejected_on_request_in_lists_of_any_length(count: int, repeats_last_but_one: int) -> None:
     """The last item repeats the first item, or the last item but one."""
-    decoder = EventDecoder(Settings((EXPERIMENT,)))
+    decoder = EventDecoder(Settings((EXPERIMENT,), limits=LimitSettings(repeated_items="reject")))
     names = [f"v{number}" for number in range(count)]
     items = _items(*((name, position) for position, name in enumerate(names, 1)))
     decoder.decode_response(_response(items=items), NOW)
@@ -350,3 +350,40 @@ def test_a_repeated_item_is_rejected_in_lists_of_any_length(count: int, repeats_
     with pytest.raises(InvalidEvent) as caught:
         decoder.decode_response(_response(items=items), NOW)
     assert caught.value.reason == "repeated_item"
+
+
+@pytest.mark.parametrize(
+    ("pairs", "items", "ranks"),
+    [
+        ([("A", 1), ("B", 2), ("A", 3), ("C", 4)], ("A", "B", "C"), (1, 2, 4)),
+        ([("A", 3), ("B", 2), ("A", 1)], ("A", "B"), None),
+        ([("A", 1), ("B", 2), ("A", 3)], ("A", "B"), None),
+        ([("A", 1), ("A", 1), ("B", 2)], ("A", "B"), None),
+        ([("A", 5), ("A", 5), ("A", 7)], ("A",), (5,)),
+    ],
+)
+def test_a_repeated_item_has_its_smallest_position(
+    pairs: list[tuple[str, int]], items: tuple[str, ...], ranks: tuple[int, ...] | None
+) -> None:
+    """All other items keep their positions."""
+    decoder = EventDecoder(Settings((EXPERIMENT,)))
+    response = decoder.decode_response(_response(items=_items(*pairs)), NOW)
+    assert (response.items, response.ranks, response.has_repeated_items) == (items, ranks, True)
+
+
+def test_a_list_without_repetition_has_no_repeated_items() -> None:
+    """Items may be in any order, and positions may have gaps."""
+    decoder = EventDecoder(Settings((EXPERIMENT,)))
+    response = decoder.decode_response(_response(items=_items(("A", 7), ("B", 2))), NOW)
+    assert (response.items, response.ranks, response.has_repeated_items) == (("A", "B"), (7, 2), False)
+
+
+@pytest.mark.parametrize("pairs", [[("A", 1), ("B", 2), ("A", 2)], [("A", 1), ("A", 3), ("B", 2), ("C", 2)]])
+def test_different_items_at_one_position_are_rejected_also_beside_a_repeated_item(
+    pairs: list[tuple[str, int]],
+) -> None:
+    """Even where one of the two is a repetition: the order of the list is unclear."""
+    decoder = EventDecoder(Settings((EXPERIMENT,)))
+    with pytest.raises(InvalidEvent) as caught:
+        decoder.decode_response(_response(items=_items(*pairs)), NOW)
+    assert caught.value.reason == "repeated_position"
