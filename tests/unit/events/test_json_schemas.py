@@ -126,8 +126,9 @@ class TestAccepted:
     @pytest.mark.parametrize("source", ["simulate", "demo"])
     def test_simulated_events_fit_the_schemas(self, source: str) -> None:
         """The events of `ab-monitor simulate` and of `ab-monitor demo`."""
-        size = {"responses": 200, "students": 30, "days": 7.0, "seed": 3}
-        scenario = Scenario(**size) if source == "simulate" else demo._create_scenario(argparse.Namespace(**size))
+        scenario = Scenario(responses=200, students=30, seed=3)
+        if source == "demo":
+            scenario = demo._create_scenario(argparse.Namespace(responses=200, students=30, days=7, seed=3))
         events = list(generate_events(scenario))
         assert {event.kind for event in events} == {"response", "feedback"}
         for event in events:
