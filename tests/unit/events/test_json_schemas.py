@@ -33,7 +33,7 @@ SCHEMAS: Final[Mapping[str, dict[str, Any]]] = {
     kind: json.loads((ROOT / f"docs/schemas/{kind}.schema.json").read_text()) for kind in ("response", "feedback")
 }
 VALIDATORS: Final = {kind: Draft202012Validator(schema) for kind, schema in SCHEMAS.items()}
-STRUCTS: Final = {"response": WireResponse, "feedback": WireFeedback}
+STRUCTS: Final[Mapping[str, type[msgspec.Struct]]] = {"response": WireResponse, "feedback": WireFeedback}
 VALID: Final = {"response": RESPONSE, "feedback": FEEDBACK}
 DECODER = EventDecoder(Settings(()))
 LIMITS = LimitSettings()
