@@ -76,6 +76,20 @@ class UnknownKey(ConfigError):
         self.line = None
 
 
+class RepeatedName(ConfigError):
+    """An experiment has the name of an earlier experiment; the message names both."""
+
+    def __init__(self, key: str, name: str, first_key: str) -> None:
+        super().__init__(key, name, "every name once")
+        self.first_key = first_key
+        self.first_line: int | None = None
+        """Line of the first experiment's name in the configuration file, if known."""
+
+    def __str__(self) -> str:
+        line = "" if self.first_line is None else f" in line {self.first_line}"
+        return f"{super().__str__()}; {self.first_key}{line} is the same"
+
+
 class ConfigErrors(UsageError):
     """Several settings are wrong; the message has a line for each of `errors`."""
 

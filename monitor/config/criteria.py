@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, get_args
+from typing import Any, Final, TypeVar, get_args
 
 from monitor.clock import DAY_MS
 from monitor.config.settings import (
@@ -24,10 +24,21 @@ from monitor.config.settings import (
     Population,
     is_proportion,
 )
-from monitor.config.values import ConfigProblems, check_keys, parse_choice, parse_instant_ms, parse_number, parse_shares
+from monitor.config.values import (
+    ConfigProblems,
+    check_keys,
+    parse_choice,
+    parse_instant_ms,
+    parse_number,
+    parse_shares,
+    rename_misspelt_keys,
+)
 from monitor.errors import ConfigError
 
+Setting = TypeVar("Setting")
+
 DECISION_KEYS: Final = frozenset({"mde", "margin", "alpha", "min_days", "population", "allocations", "guardrails"})
+_ALLOCATION_KEYS: Final = frozenset({"from", "shares"})
 _GUARDRAIL_KEYS: Final = frozenset({"metric", "harmful_direction", "margin", "relative_margin", "timeout_ms"})
 _MIN_EFFECT: Final = 1e-6
 _MAX_EFFECT: Final = 65_536.0
@@ -93,92 +104,121 @@ def _find_doubtful_criteria(experiment: ExperimentSettings) -> Iterator[str]:
 
 
 def _max_effect(metric: str) -> float:
-    """Return a bound of the effect on a metric: 1 for shares, a day for latencies, otherwise the largest gain."""
-    if metric == LATENCY_METRIC:
+    """Return a bound of the effect on a metric: 1 for shares, a day for latencies, otherwise the largest gain.
+
+    The bound of an unknown metric, "", is the largest.
+    """
+    if metric in (LATENCY_METRIC, ""):
         return _MAX_LATENCY_MS
     return 1.0 if is_proportion(metric) or metric.partition("@")[0] in _MEASURES_UP_TO_1 else _MAX_EFFECT
 
 
 def _parse_tables(key: str, value: object, allowed_keys: Collection[str], max_count: int) -> list[dict[str, Any]]:
-    """Return a list of at most `max_count` tables that have no other keys than `allowed_keys`."""
+    """Return a list of at most `max_count` tables; the keys of a table are not checked."""
     if not isinstance(value, list) or len(value) > max_count or not all(isinstance(table, dict) for table in value):
         raise ConfigError(
             key, value, f"a list of at most {max_count} tables with the keys {', '.join(sorted(allowed_keys))}"
         )
-    for index, table in enumerate(value):
-        check_keys(f"{key}[{index}]", table, allowed_keys)
     return value
 
 
 def _parse_allocations(key: str, value: object, experiment: ExperimentSettings) -> tuple[AllocationSettings, ...]:
+    """Return the allocations of a list of tables; raises the errors of all tables."""
+    problems = ConfigProblems()
     allocations: list[AllocationSettings] = []
-    for index, table in enumerate(_parse_tables(key, value, {"from", "shares"}, _MAX_ALLOCATIONS)):
-        from_key = f"{key}[{index}].from"
-        from_ms, previous_ms = parse_instant_ms(from_key, table.get("from")), experiment.starts_at_ms or 0
-        if allocations:
-            previous_ms = allocations[-1].from_ms
-        if from_ms <= previous_ms:
-            previous = "the time of the previous allocation" if allocations else "starts_at"
-            raise ConfigError(from_key, table["from"], f"a time after {previous}")
-        if experiment.ends_at_ms is not None and from_ms >= experiment.ends_at_ms:
-            raise ConfigError(from_key, table["from"], "a time before ends_at")
-        shares = _parse_variant_shares(f"{key}[{index}].shares", table.get("shares"), experiment)
-        allocations.append(AllocationSettings(from_ms, shares))
+    previous, previous_ms = "starts_at", experiment.starts_at_ms or 0
+    for index, table in enumerate(_parse_tables(key, value, _ALLOCATION_KEYS, _MAX_ALLOCATIONS)):
+        with problems.collect():
+            check_keys(f"{key}[{index}]", table, _ALLOCATION_KEYS)
+        values = rename_misspelt_keys(table, _ALLOCATION_KEYS)
+        shares: Mapping[str, float] = problems.attempt(
+            partial(_parse_variant_shares, experiment=experiment), f"{key}[{index}].shares", values.get("shares"), {}
+        )
+        with problems.collect():
+            from_key = f"{key}[{index}].from"
+            from_ms = parse_instant_ms(from_key, values.get("from"))
+            if from_ms <= previous_ms:
+                raise ConfigError(from_key, values["from"], f"a time after {previous}")
+            if experiment.ends_at_ms is not None and from_ms >= experiment.ends_at_ms:
+                raise ConfigError(from_key, values["from"], "a time before ends_at")
+            previous, previous_ms = "the time of the previous allocation", from_ms
+            allocations.append(AllocationSettings(from_ms, shares))
+    problems.raise_errors()
     return tuple(allocations)
 
 
 def _parse_variant_shares(key: str, value: object, experiment: ExperimentSettings) -> Mapping[str, float]:
     if not isinstance(value, dict) or not value:
         raise ConfigError(key, value, "a table of variants with their shares")
-    for name in value:
-        parse_choice(key, name, experiment.variants)
-    return MappingProxyType(parse_shares(key, value))
+    problems = ConfigProblems()
+    if experiment.variants:  # Without, the declared variants are wrong.
+        for name in value:
+            with problems.collect():
+                parse_choice(key, name, experiment.variants)
+    shares: Mapping[str, float] = {}
+    with problems.collect():
+        shares = parse_shares(key, value)
+    problems.raise_errors()
+    return MappingProxyType(shares)
 
 
 def _parse_guardrails(key: str, value: object, experiment: ExperimentSettings) -> tuple[GuardrailSettings, ...]:
-    """Return the guardrails of a list of tables; raises the first error of each table."""
+    """Return the guardrails of a list of tables; raises the errors of all tables."""
     problems = ConfigProblems()
     guardrails: list[GuardrailSettings] = []
-    for index, table in enumerate(_parse_tables(key, value, _GUARDRAIL_KEYS, _MAX_GUARDRAILS)):
+    tables = _parse_tables(key, value, _GUARDRAIL_KEYS, _MAX_GUARDRAILS)
+    for index, table in enumerate(tables):
         with problems.collect():
-            guardrail = _parse_guardrail(f"{key}[{index}]", table, experiment)
-            if any(other.metric == guardrail.metric for other in guardrails):
-                raise ConfigError(f"{key}[{index}].metric", guardrail.metric, "every metric once")
-            guardrails.append(guardrail)
+            guardrails.append(_parse_guardrail(f"{key}[{index}]", table, experiment))
+        metric = table.get("metric")
+        if metric is not None and any(other.get("metric") == metric for other in tables[:index]):
+            problems.errors.append(ConfigError(f"{key}[{index}].metric", metric, "every metric once"))
     problems.raise_errors()
     return tuple(guardrails)
 
 
 def _parse_guardrail(key: str, table: Mapping[str, Any], experiment: ExperimentSettings) -> GuardrailSettings:
-    metrics = (*(metric.name for metric in experiment.metrics), RATED_SHARE_METRIC, LATENCY_METRIC, *ACTIVITY_METRICS)
-    metric = _parse_guardrail_metric(f"{key}.metric", table.get("metric"), metrics)
-    if metric == RETURN_DAYS_METRIC and experiment.exposure_days == 1:
-        raise ConfigError(f"{key}.metric", metric, "exposure_days of at least 2, so that students can return")
-    direction = parse_choice(f"{key}.harmful_direction", table.get("harmful_direction"), get_args(HarmfulDirection))
+    """Return the guardrail of a table; raises the errors of all its keys."""
+    problems = ConfigProblems()
+    with problems.collect():
+        check_keys(key, table, _GUARDRAIL_KEYS)
+    table = rename_misspelt_keys(table, _GUARDRAIL_KEYS)
+
+    def read(parse: Callable[[str, object], Setting], name: str, fallback: Setting) -> Setting:
+        return problems.attempt(parse, f"{key}.{name}", table.get(name), fallback)
+
+    metric: str = read(partial(_parse_guardrail_metric, experiment=experiment), "metric", "")
+    parse_direction = partial(parse_choice, choices=get_args(HarmfulDirection))
+    direction: HarmfulDirection = read(parse_direction, "harmful_direction", "up")
+    if direction == "down" and (metric == LATENCY_METRIC or metric.startswith(LATENCY_ABOVE_PREFIX)):
+        problems.errors.append(
+            ConfigError(f"{key}.harmful_direction", direction, f"up, because a fall of {metric} harms nobody")
+        )
     is_relative = "relative_margin" in table
     if is_relative and "margin" in table:
-        raise ConfigError(f"{key}.relative_margin", table["relative_margin"], "margin or relative_margin")
-    if is_relative:
-        margin = parse_number(f"{key}.relative_margin", table["relative_margin"], _MIN_EFFECT, _MAX_RELATIVE_MARGIN)
-    else:
-        margin = parse_number(f"{key}.margin", table.get("margin"), _MIN_EFFECT, _max_effect(metric))
-    return GuardrailSettings(
-        metric, direction, margin, _parse_timeout_ms(f"{key}.timeout_ms", table, metric), is_relative
-    )
-
-
-def _parse_timeout_ms(key: str, table: Mapping[str, Any], metric: str) -> float | None:
-    if "timeout_ms" not in table:
-        return None
-    if metric != LATENCY_METRIC:
-        raise ConfigError(
-            key, table["timeout_ms"], f"no timeout_ms, because only a guardrail on {LATENCY_METRIC} has one"
+        problems.errors.append(
+            ConfigError(f"{key}.relative_margin", table["relative_margin"], "margin or relative_margin")
         )
-    return parse_number(key, table["timeout_ms"], 1.0, _MAX_LATENCY_MS)
+    name, max_margin = ("relative_margin", _MAX_RELATIVE_MARGIN) if is_relative else ("margin", _max_effect(metric))
+    margin = read(partial(parse_number, minimum=_MIN_EFFECT, maximum=max_margin), name, 0.0)
+    timeout_ms = read(partial(_parse_timeout_ms, metric=metric), "timeout_ms", None)
+    problems.raise_errors()
+    return GuardrailSettings(metric, direction, margin, timeout_ms, is_relative)
 
 
-def _parse_guardrail_metric(key: str, value: object, metrics: Collection[str]) -> str:
-    """Return a guardrail's metric: one of `metrics`, a kind of feedback, declared or not, or slow responses."""
+def _parse_timeout_ms(key: str, value: object, metric: str) -> float | None:
+    if value is None:
+        return None
+    if metric not in (LATENCY_METRIC, ""):
+        raise ConfigError(key, value, f"no timeout_ms, because only a guardrail on {LATENCY_METRIC} has one")
+    return parse_number(key, value, 1.0, _MAX_LATENCY_MS)
+
+
+def _parse_guardrail_metric(key: str, value: object, experiment: ExperimentSettings) -> str:
+    """Return a guardrail's metric: one of the experiment, a kind of feedback, declared or not, or slow responses.
+
+    An experiment without metrics, because the metrics are wrong, may have any metric.
+    """
     if isinstance(value, str) and value.startswith(FEEDBACK_METRIC_PREFIX):
         kind = value.removeprefix(FEEDBACK_METRIC_PREFIX)
         if not 0 < len(kind) <= _MAX_KIND_LENGTH or kind[0] == "+":
@@ -195,4 +235,11 @@ def _parse_guardrail_metric(key: str, value: object, metrics: Collection[str]) -
                 key, value, f"{LATENCY_ABOVE_PREFIX}T, with T in whole milliseconds from 1 to {_MAX_LATENCY_MS:.0f}"
             )
         return value
-    return parse_choice(key, value, (*metrics, f"{FEEDBACK_METRIC_PREFIX}KIND", f"{LATENCY_ABOVE_PREFIX}T"))
+    if not experiment.metrics and isinstance(value, str) and "@" in value:
+        return value
+    names = [metric.name for metric in experiment.metrics]
+    patterns = (f"{FEEDBACK_METRIC_PREFIX}KIND", f"{LATENCY_ABOVE_PREFIX}T")
+    metric = parse_choice(key, value, (*names, RATED_SHARE_METRIC, LATENCY_METRIC, *ACTIVITY_METRICS, *patterns))
+    if metric == RETURN_DAYS_METRIC and experiment.exposure_days == 1:
+        raise ConfigError(key, metric, "exposure_days of at least 2, so that students can return")
+    return metric

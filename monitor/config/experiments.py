@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, TypeVar, cast, get_args
+from typing import Any, Final, TypeGuard, TypeVar, cast, get_args
 
 from monitor.clock import DAY_MS
 from monitor.config.criteria import DECISION_KEYS, decision_warnings, parse_decision
@@ -42,6 +41,7 @@ from monitor.config.values import (
     parse_shares,
     parse_text,
     read_lines,
+    rename_misspelt_keys,
     similar_name,
 )
 from monitor.errors import ConfigError
@@ -67,6 +67,7 @@ _MAX_DECAYS: Final = 6
 _MAX_VARIANTS: Final = 255
 _MAX_METRICS: Final = 20
 _MAX_CATEGORIES: Final = 100
+_MAX_LISTED_CATEGORIES: Final = 10
 _ITEM_KEYS: Final = ("catalogue", "expected_items", "horizon", "sample_one_in")
 _MAX_HORIZON_DAYS: Final = 365
 _MAX_ITEMS: Final = 10_000_000
@@ -80,44 +81,40 @@ _MAX_WEIGHT_BEYOND_RETENTION: Final = 2.0**-9
 """Share of a decayed mean's weight that may be older than `retention` without a warning."""
 
 
-def parse_experiment(table: Mapping[str, Any], index: int) -> ExperimentSettings:
-    """Return the experiment of a table, the `index`th of the file; raises the errors of all wrong values.
+def parse_experiment(table: Mapping[str, Any], experiment_key: str) -> ExperimentSettings:
+    """Return the experiment of a table; raises the errors of all wrong values, whose keys begin with `experiment_key`.
 
-    Settings that depend on a wrong setting are not checked.
+    An error that may only be a consequence of another one is left out.
     """
     problems = ConfigProblems()
-    experiment_key = f"experiments[{index}]"
-    if isinstance(table.get("name"), str):
-        with suppress(ConfigError):
-            experiment_key = f"experiments.{_parse_name('', table['name'])}"
     with problems.collect():
         check_keys(experiment_key, table, _KEYS)
-    # A misspelt key is reported once, as unknown; its value is checked as that of the similar key.
-    table = {similar_name(key, _KEYS) or key: value for key, value in table.items() if key not in _KEYS} | {
-        key: value for key, value in table.items() if key in _KEYS
-    }
+    table = rename_misspelt_keys(table, _KEYS)
 
     def read(parse: Callable[[str, object], Setting], key: str, default: object, fallback: Setting) -> Setting:
         return problems.attempt(parse, f"{experiment_key}.{key}", table.get(key, default), fallback)
 
-    variants: Mapping[str, float] = read(_parse_variants, "variants", None, {})
+    def is_wrong(key: str) -> bool:
+        return problems.is_wrong(f"{experiment_key}.{key}")
+
+    variants = read(_parse_variants, "variants", None, _variants_without_shares(table.get("variants")))
     metrics: tuple[MetricSpec, ...] = read(parse_metric_specs, "metrics", ["dcg@5", "ndcg@5", "success@5"], ())
     names = [metric.name for metric in metrics]
-    default_primary = "dcg@5" if "dcg@5" in names or not names else names[0]
     gain: NamedGain | Mapping[float, float] = read(_parse_gain, "gain", "linear", "linear")
     grade_limit = _MAX_EXPONENT if gain == "exp2" else MAX_GAIN
     max_grade = read(partial(parse_number, minimum=0.001, maximum=grade_limit), "max_grade", 4, grade_limit)
-    starts_at_ms = read(_parse_optional_instant_ms, "starts_at", None, None)
     categories: tuple[str, ...] = read(_parse_categories, "categories", [], ())
     experiment = ExperimentSettings(
         name=read(_parse_name, "name", None, ""),
         control=read(partial(parse_choice, choices=variants), "control", None, "") if variants else "",
         variants=variants,
         unit=read(partial(parse_choice, choices=get_args(AnalysisUnit)), "unit", "user", "user"),
-        starts_at_ms=starts_at_ms,
+        starts_at_ms=read(_parse_optional_instant_ms, "starts_at", None, None),
         ends_at_ms=read(_parse_optional_instant_ms, "ends_at", None, None),
         metrics=metrics,
-        primary=read(partial(parse_choice, choices=names), "primary", default_primary, "") if metrics else "",
+        primary=read(
+            partial(_parse_primary, names=names), "primary", names[0] if names and "dcg@5" not in names else "dcg@5", ""
+        ),
         gain=gain,
         discount=read(partial(parse_choice, choices=get_args(NamedDiscount)), "discount", "log2", "log2"),
         ideal=read(partial(parse_choice, choices=get_args(NdcgIdeal)), "ideal", "shown", "shown"),
@@ -134,42 +131,78 @@ def parse_experiment(table: Mapping[str, Any], index: int) -> ExperimentSettings
         decay=read(_parse_decays, "decay", ["1h", "24h"], ()),
         categories=categories,
         items=read(_parse_items, "items", None, None),
-        drift=read(partial(_parse_drift, categories=categories), "drift", {}, DriftSettings()),
+        drift=read(
+            partial(_parse_drift, categories=None if is_wrong("categories") else categories),
+            "drift",
+            {},
+            DriftSettings(),
+        ),
         exposure_days=read(partial(parse_integer, minimum=1, maximum=90), "exposure_days", 3, 3),
         novelty=read(parse_boolean, "novelty", default=False, fallback=False),
-        pre_period_ms=read(partial(_parse_pre_period_ms, starts_at_ms=starts_at_ms), "pre_period", None, None),
+        pre_period_ms=read(_parse_pre_period_ms, "pre_period", None, None),
     )
-    if variants and metrics:
-        with problems.collect():
-            experiment = replace(experiment, decision=parse_decision(table, experiment_key, experiment))
-    if not problems.errors:
-        with problems.collect():
-            _check_dependent_settings(experiment_key, table, experiment)
+    with problems.collect():
+        experiment = replace(experiment, decision=parse_decision(table, experiment_key, experiment))
+    problems.errors += [
+        ConfigError(f"{experiment_key}.{keys[0]}", value, expected)
+        for keys, value, expected in _find_contradictions(table, experiment)
+        if not any(map(is_wrong, keys))
+    ]
     problems.raise_errors()
     return experiment
 
 
-def _check_dependent_settings(experiment_key: str, table: Mapping[str, Any], experiment: ExperimentSettings) -> None:
-    """Raise `ConfigError` for values that are valid alone, but not together."""
+def _find_contradictions(
+    table: Mapping[str, Any], experiment: ExperimentSettings
+) -> Iterator[tuple[tuple[str, ...], object, str]]:
+    """Yield (keys, value of the first key, expected values) of settings that are valid alone, but not together."""
     starts_at_ms, ends_at_ms = experiment.starts_at_ms, experiment.ends_at_ms
     if starts_at_ms is not None and ends_at_ms is not None and ends_at_ms <= starts_at_ms:
-        raise ConfigError(f"{experiment_key}.ends_at", table["ends_at"], "a time after starts_at")
-    if experiment.variants[experiment.control] == 0:
-        raise ConfigError(f"{experiment_key}.variants", experiment.variants, "a share above 0 for the control")
+        yield ("ends_at", "starts_at"), table["ends_at"], "a time after starts_at"
+    if experiment.pre_period_ms is not None and (starts_at_ms is None or experiment.pre_period_ms > starts_at_ms):
+        expected = "a value of starts_at as well, because the pre-period ends at starts_at"
+        yield ("pre_period", "starts_at"), table["pre_period"], expected
+    if experiment.variants.get(experiment.control) == 0:
+        yield ("variants", "control"), experiment.variants, "a share above 0 for the control"
     if experiment.retention_ms < experiment.horizon_ms:
-        raise ConfigError(
-            f"{experiment_key}.retention",
-            table.get("retention", "30d"),
+        expected = (
             f"at least feedback_window + allowed_lateness, {experiment.horizon_ms / DAY_MS:g} days here, because "
-            "responses of that age can still change",
+            "responses of that age can still change"
         )
+        yield ("retention", "feedback_window", "allowed_lateness"), table.get("retention", "30d"), expected
     if experiment.closing_delay_ms > experiment.allowed_lateness_ms:
-        raise ConfigError(
-            f"{experiment_key}.closing_delay",
-            table.get("closing_delay"),
-            "at most allowed_lateness, because later feedback is not counted",
+        expected = "at most allowed_lateness, because later feedback is not counted"
+        yield ("closing_delay", "allowed_lateness"), table.get("closing_delay"), expected
+    gain, max_grade = experiment.gain, experiment.max_grade
+    if not isinstance(gain, str):
+        for grade in sorted({max_grade, *_rule_grades(experiment.grades)} - set(gain)):
+            yield ("gain", "max_grade" if grade == max_grade else "grades"), gain, f"a gain for the grade {grade:g}"
+        if max(gain) > max_grade:
+            yield ("gain", "max_grade"), gain, f"no grade above max_grade = {max_grade:g}"
+    max_gain = _max_gain(gain, max_grade)
+    max_k = max((metric.k for metric in experiment.metrics if metric.measure in ("cg", "dcg")), default=1)
+    if max_gain * max_k > MAX_GAIN:
+        expected = (
+            f"a grade whose gain times the largest k of a metric is at most {MAX_GAIN:.0f}, not {max_gain * max_k:g}"
         )
-    _check_gains(experiment_key, experiment)
+        yield ("max_grade", "gain", "metrics"), max_grade, expected
+
+
+def _rule_grades(grades: Mapping[str, GradeRule]) -> set[float]:
+    """Return the grades that rules contain; a rule "score" contains none."""
+    return {
+        grade
+        for rule in grades.values()
+        if not isinstance(rule, str)
+        for grade in ([grade for _, grade in rule] if isinstance(rule, tuple) else [rule])
+    }
+
+
+def _max_gain(gain: NamedGain | Mapping[float, float], max_grade: float) -> float:
+    """Return the gain of the largest grade; 0 if a table of gains lacks the grade."""
+    if isinstance(gain, str):
+        return max_grade if gain == "linear" else 2.0**max_grade - 1
+    return gain.get(max_grade, 0.0)
 
 
 def experiment_warnings(experiments: Sequence[ExperimentSettings]) -> list[str]:
@@ -196,13 +229,15 @@ def _weight_beyond_retention(decay: DecaySpec, retention_ms: int) -> tuple[float
     return 1 - retained_weight, f"{cutoff_days:g}d"
 
 
+def is_name(value: object) -> TypeGuard[str]:
+    """Return whether a value may be the name of an experiment, a variant or a category."""
+    return (
+        isinstance(value, str) and 0 < len(value) <= _MAX_NAME_LENGTH and value.isprintable() and value == value.strip()
+    )
+
+
 def _parse_name(key: str, value: object) -> str:
-    if (
-        not isinstance(value, str)
-        or not 0 < len(value) <= _MAX_NAME_LENGTH
-        or not value.isprintable()
-        or value != value.strip()
-    ):
+    if not is_name(value):
         raise ConfigError(
             key, value, f"a name of 1 to {_MAX_NAME_LENGTH} printable characters without blanks around it"
         )
@@ -214,26 +249,53 @@ def _parse_variants(key: str, value: object) -> Mapping[str, float]:
         raise ConfigError(
             key, value, "a table of at least two variants with their shares, such as { control = 0.5, treatment = 0.5 }"
         )
+    problems = ConfigProblems()
     for name in value:
-        _parse_name(key, name)
-    return MappingProxyType(parse_shares(key, value))
+        with problems.collect():
+            _parse_name(key, name)
+    shares: Mapping[str, float] = {}
+    with problems.collect():
+        shares = parse_shares(key, value)
+    problems.raise_errors()
+    return MappingProxyType(shares)
+
+
+def _variants_without_shares(value: object) -> Mapping[str, float]:
+    """Return the names in a table of variants whose shares may be wrong; empty if the names are wrong."""
+    if not isinstance(value, dict) or len(value) < 2 or not all(map(is_name, value)):  # noqa: PLR2004
+        return {}
+    return dict.fromkeys(value, 0.0)
 
 
 def parse_metric_specs(key: str, value: object) -> tuple[MetricSpec, ...]:
-    """Return the metrics of a list of names; raises `ConfigError` for the first invalid name."""
+    """Return the metrics of a list of names; raises the errors of all invalid names."""
     if not isinstance(value, list) or not 0 < len(value) <= _MAX_METRICS:
         raise ConfigError(key, value, f"a list of 1 to {_MAX_METRICS} metrics")
+    problems = ConfigProblems()
     metrics = []
     for name in value:
-        match = _METRIC_NAME.fullmatch(name) if isinstance(name, str) else None
-        if match is None or match[1] not in _MEASURES or int(match[2]) > _MAX_K:
-            raise ConfigError(
-                key, name, f"one of {', '.join(f'{measure}@k' for measure in _MEASURES)}, with k from 1 to {_MAX_K}"
-            )
-        metrics.append(MetricSpec(name, cast(Any, match[1]), int(match[2])))
+        with problems.collect():
+            metrics.append(_parse_metric(key, name))
+    problems.raise_errors()
     if len(set(metrics)) < len(metrics):
         raise ConfigError(key, value, "every metric once")
     return tuple(metrics)
+
+
+def _parse_metric(key: str, name: object) -> MetricSpec:
+    match = _METRIC_NAME.fullmatch(name) if isinstance(name, str) else None
+    if match is None or match[1] not in _MEASURES or int(match[2]) > _MAX_K:
+        raise ConfigError(
+            key, name, f"one of {', '.join(f'{measure}@k' for measure in _MEASURES)}, with k from 1 to {_MAX_K}"
+        )
+    return MetricSpec(match[0], cast(Any, match[1]), int(match[2]))
+
+
+def _parse_primary(key: str, value: object, names: Sequence[str]) -> str:
+    """Return the name of the primary metric; without `names`, because the metrics are wrong, of any metric."""
+    if not names and isinstance(value, str) and "@" in value:
+        return value
+    return parse_choice(key, value, names or [f"{measure}@k" for measure in _MEASURES])
 
 
 def _parse_gain(key: str, value: object) -> NamedGain | Mapping[float, float]:
@@ -265,22 +327,25 @@ def _parse_gain(key: str, value: object) -> NamedGain | Mapping[float, float]:
 def _parse_grades(key: str, value: object, max_grade: float) -> Mapping[str, GradeRule]:
     if not isinstance(value, dict) or not value:
         raise ConfigError(key, value, "a table of kinds of feedback and their grades")
+    problems = ConfigProblems()
     rules: dict[str, GradeRule] = {}
     for kind, rule in value.items():
-        kind_key = f"{key}.{kind}"
-        if not 0 < len(kind) <= _MAX_KIND_LENGTH or kind[0] == "+":
-            raise ConfigError(
-                kind_key, rule, f"a kind of 1 to {_MAX_KIND_LENGTH} characters that does not begin with +"
-            )
-        if rule == "score":
-            rules[kind] = "score"
-        elif isinstance(rule, list):
-            rules[kind] = _parse_grade_thresholds(kind_key, rule, max_grade)
-        elif isinstance(rule, (int, float)) and not isinstance(rule, bool):
-            rules[kind] = _parse_grade(kind_key, rule, max_grade)
-        else:
-            raise ConfigError(kind_key, rule, '"score", a grade, or a list of [threshold, grade] pairs')
+        with problems.collect():
+            rules[kind] = _parse_grade_rule(f"{key}.{kind}", kind, rule, max_grade)
+    problems.raise_errors()
     return MappingProxyType(rules)
+
+
+def _parse_grade_rule(key: str, kind: str, rule: object, max_grade: float) -> GradeRule:
+    if not 0 < len(kind) <= _MAX_KIND_LENGTH or kind[0] == "+":
+        raise ConfigError(key, rule, f"a kind of 1 to {_MAX_KIND_LENGTH} characters that does not begin with +")
+    if rule == "score":
+        return "score"
+    if isinstance(rule, list):
+        return _parse_grade_thresholds(key, rule, max_grade)
+    if isinstance(rule, (int, float)) and not isinstance(rule, bool):
+        return _parse_grade(key, rule, max_grade)
+    raise ConfigError(key, rule, '"score", a grade, or a list of [threshold, grade] pairs')
 
 
 def _parse_grade(key: str, value: object, max_grade: float) -> float:
@@ -306,28 +371,36 @@ def _parse_grade_thresholds(key: str, rule: list[object], max_grade: float) -> t
 def _parse_decays(key: str, value: object) -> tuple[DecaySpec, ...]:
     if not isinstance(value, list) or len(value) > _MAX_DECAYS:
         raise ConfigError(key, value, f"a list of at most {_MAX_DECAYS} half-lives")
+    problems = ConfigProblems()
     decays = []
     for name in value:
-        match = _RECIPROCAL_DECAY.fullmatch(name) if isinstance(name, str) else None
-        if match is not None:
-            decays.append(DecaySpec(name, None, int(match[1]) * DAY_MS))
-            continue
-        try:
-            half_life_ms = parse_duration_ms(key, name)
-        except ConfigError:
-            raise ConfigError(key, name, 'half-lives such as "1h" or "24h", or "reciprocal-10d"') from None
-        if not _MIN_HALF_LIFE_MS <= half_life_ms <= 365 * DAY_MS:
-            raise ConfigError(key, name, "half-lives from 1s to 365d")
-        decays.append(DecaySpec(str(name), half_life_ms))
+        with problems.collect():
+            decays.append(_parse_decay(key, name))
+    problems.raise_errors()
     if len({decay.name for decay in decays}) < len(decays):
         raise ConfigError(key, value, "every half-life once")
     return tuple(decays)
 
 
+def _parse_decay(key: str, name: object) -> DecaySpec:
+    match = _RECIPROCAL_DECAY.fullmatch(name) if isinstance(name, str) else None
+    if match is not None:
+        return DecaySpec(match[0], None, int(match[1]) * DAY_MS)
+    try:
+        half_life_ms = parse_duration_ms(key, name)
+    except ConfigError:
+        raise ConfigError(key, name, 'half-lives such as "1h" or "24h", or "reciprocal-10d"') from None
+    if not _MIN_HALF_LIFE_MS <= half_life_ms <= 365 * DAY_MS:
+        raise ConfigError(key, name, "half-lives from 1s to 365d")
+    return DecaySpec(str(name), half_life_ms)
+
+
 def _parse_categories(key: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or len(value) > _MAX_CATEGORIES:
         raise ConfigError(key, value, f"a list of at most {_MAX_CATEGORIES} names")
-    names = tuple(_parse_name(key, name) for name in value)
+    problems = ConfigProblems()
+    names = tuple(problems.attempt(_parse_name, key, name, "") for name in value)
+    problems.raise_errors()
     if len(set(names)) < len(names) or OTHER_CATEGORY in names or NO_CATEGORY in names:
         raise ConfigError(
             key,
@@ -338,40 +411,48 @@ def _parse_categories(key: str, value: object) -> tuple[str, ...]:
     return names
 
 
-def _parse_pre_period_ms(key: str, value: object, starts_at_ms: int | None) -> int | None:
-    if value is None:
-        return None
-    length_ms = parse_duration_ms(key, value)
-    if starts_at_ms is None or length_ms > starts_at_ms:
-        raise ConfigError(key, value, "a value of starts_at as well, because the pre-period ends at starts_at")
-    return length_ms
+def _parse_pre_period_ms(key: str, value: object) -> int | None:
+    return None if value is None else parse_duration_ms(key, value)
 
 
-def _parse_drift(key: str, value: object, categories: Sequence[str]) -> DriftSettings:
+def _parse_drift(key: str, value: object, categories: Sequence[str] | None) -> DriftSettings:
+    """Return the settings of a table; `categories` is None if the declared categories are wrong."""
     if not isinstance(value, dict):
         raise ConfigError(key, value, f"a table with the keys {', '.join(_DRIFT_KEYS)}")
-    check_keys(key, value, _DRIFT_KEYS)
+    problems = ConfigProblems()
+    with problems.collect():
+        check_keys(key, value, _DRIFT_KEYS)
+    table = rename_misspelt_keys(value, _DRIFT_KEYS)
     default = DriftSettings()
-    reference = _parse_drift_reference(
-        f"{key}.reference", value.get("reference", default.reference), "category → responses"
+    reference: int | Mapping[str, int] = problems.attempt(
+        partial(_parse_drift_reference, counts_format="category → responses"),
+        f"{key}.reference",
+        table.get("reference", default.reference),
+        default.reference,
     )
-    if not isinstance(reference, int):
+    if not isinstance(reference, int) and categories is not None:
         allowed_categories = (*categories, OTHER_CATEGORY, NO_CATEGORY)
-        for name in reference:
-            if name not in allowed_categories:
-                raise ConfigError(
-                    f"{key}.reference: {value['reference']}",
-                    name,
-                    f"one of the declared categories: {', '.join(allowed_categories)}",
-                )
-    days = reference if isinstance(reference, int) else default.items_reference
-    return DriftSettings(
-        reference=reference,
-        items_reference=_parse_drift_reference(
-            f"{key}.items_reference", value.get("items_reference", days), "item → times shown"
-        ),
-        alpha=parse_number(f"{key}.alpha", value.get("alpha", default.alpha), *_DRIFT_ALPHA_RANGE),
+        expected = f"one of the declared categories: {', '.join(allowed_categories)}"
+        problems.errors += [
+            ConfigError(f"{key}.reference: {table['reference']}", name, expected)
+            for name in reference
+            if name not in allowed_categories
+        ][:_MAX_LISTED_CATEGORIES]
+    items_reference: int | Mapping[str, int] = problems.attempt(
+        partial(_parse_drift_reference, counts_format="item → times shown"),
+        f"{key}.items_reference",
+        table.get("items_reference", reference if isinstance(reference, int) else default.items_reference),
+        default.items_reference,
     )
+    min_alpha, max_alpha = _DRIFT_ALPHA_RANGE
+    alpha = problems.attempt(
+        partial(parse_number, minimum=min_alpha, maximum=max_alpha),
+        f"{key}.alpha",
+        table.get("alpha", default.alpha),
+        default.alpha,
+    )
+    problems.raise_errors()
+    return DriftSettings(reference=reference, items_reference=items_reference, alpha=alpha)
 
 
 def _parse_drift_reference(key: str, value: object, counts_format: str) -> int | Mapping[str, int]:
@@ -402,24 +483,37 @@ def _parse_items(key: str, value: object) -> ItemSettings | None:
     if value is None:
         return None
     table: dict[str, Any] = value if isinstance(value, dict) else {"horizon": value}
-    check_keys(key, table, _ITEM_KEYS)
-    horizon_ms = parse_duration_ms(f"{key}.horizon", table.get("horizon"))
-    if horizon_ms % DAY_MS or horizon_ms > _MAX_HORIZON_DAYS * DAY_MS:
-        raise ConfigError(f"{key}.horizon", table.get("horizon"), f"a number of whole days up to {_MAX_HORIZON_DAYS}d")
-    catalogue = None
-    if "catalogue" in table:
-        catalogue = _parse_catalogue(f"{key}.catalogue", table["catalogue"])
+    problems = ConfigProblems()
+    with problems.collect():
+        check_keys(key, table, _ITEM_KEYS)
+    table = rename_misspelt_keys(table, _ITEM_KEYS)
+
+    def read(parse: Callable[[str, object], Setting], name: str, default: object, fallback: Setting) -> Setting:
+        return problems.attempt(parse, f"{key}.{name}", table.get(name, default), fallback)
+
+    horizon_days = read(_parse_horizon_days, "horizon", None, 1)
+    catalogue = read(_parse_catalogue, "catalogue", None, None)
+    sample_one_in = read(partial(parse_integer, minimum=1, maximum=_MAX_SAMPLE_ONE_IN), "sample_one_in", 1, 1)
+    expected_items = read(partial(parse_integer, minimum=1, maximum=_MAX_ITEMS), "expected_items", 10_000, 1)
+    problems.raise_errors()
     return ItemSettings(
-        horizon_ms // DAY_MS,
+        horizon_days,
         catalogue=catalogue,
-        sample_one_in=parse_integer(f"{key}.sample_one_in", table.get("sample_one_in", 1), 1, _MAX_SAMPLE_ONE_IN),
-        expected_items=len(catalogue)
-        if catalogue
-        else parse_integer(f"{key}.expected_items", table.get("expected_items", 10_000), 1, _MAX_ITEMS),
+        sample_one_in=sample_one_in,
+        expected_items=len(catalogue) if catalogue else expected_items,
     )
 
 
-def _parse_catalogue(key: str, value: object) -> frozenset[str]:
+def _parse_horizon_days(key: str, value: object) -> int:
+    horizon_ms = parse_duration_ms(key, value)
+    if horizon_ms % DAY_MS or horizon_ms > _MAX_HORIZON_DAYS * DAY_MS:
+        raise ConfigError(key, value, f"a number of whole days up to {_MAX_HORIZON_DAYS}d")
+    return horizon_ms // DAY_MS
+
+
+def _parse_catalogue(key: str, value: object) -> frozenset[str] | None:
+    if value is None:
+        return None
     path = parse_text(key, value)
     ids = read_lines(key, path)
     if not 0 < len(ids) <= _MAX_ITEMS:
@@ -433,28 +527,3 @@ def _parse_closing_delay_ms(key: str, value: object) -> int:
 
 def _parse_optional_instant_ms(key: str, value: object) -> int | None:
     return None if value is None else parse_instant_ms(key, value)
-
-
-def _check_gains(experiment_key: str, experiment: ExperimentSettings) -> None:
-    """Raise `ConfigError` for a grade without a gain, and for gains that are too large for fixed-point sums."""
-    gain, max_grade = experiment.gain, experiment.max_grade
-    if not isinstance(gain, str):
-        needed_grades = {max_grade}
-        for rule in experiment.grades.values():
-            if isinstance(rule, tuple):
-                needed_grades |= {grade for _, grade in rule}
-            elif not isinstance(rule, str):
-                needed_grades.add(rule)
-        for grade in sorted(needed_grades):
-            if grade not in gain:
-                raise ConfigError(f"{experiment_key}.gain", gain, f"a gain for the grade {grade:g}")
-        if max(gain) > max_grade:
-            raise ConfigError(f"{experiment_key}.gain", gain, f"no grade above max_grade = {max_grade:g}")
-    max_gain = max_grade if gain == "linear" else 2.0**max_grade - 1 if gain == "exp2" else gain[max_grade]
-    max_k = max((metric.k for metric in experiment.metrics if metric.measure in ("cg", "dcg")), default=1)
-    if max_gain * max_k > MAX_GAIN:
-        raise ConfigError(
-            f"{experiment_key}.max_grade",
-            max_grade,
-            f"a grade whose gain times the largest k of a metric is at most {MAX_GAIN:.0f}, not {max_gain * max_k:g}",
-        )

@@ -13,7 +13,8 @@ _EXPERIMENTS: Final = "experiments"
 def read_line_numbers(text: str) -> dict[str, int]:
     r"""Return key → line of a text that is valid TOML, with the keys of `ConfigError`; lines are counted from 1.
 
-    An experiment is both `experiments[0]` and `experiments.NAME`. A key within a value has the line of the value's key.
+    An experiment is both `experiments[0]` and, unless an earlier one has the name, `experiments.NAME`. A key within a
+    value has the line of the value's key.
 
     >>> lines = read_line_numbers('[http]\nport = 1\n[[experiments]]\nname = "e"\nvariants = { a = 1 }')
     >>> lines["http.port"], lines["experiments.e.variants.a"], lines["experiments[0].name"]
@@ -33,8 +34,8 @@ def read_line_numbers(text: str) -> dict[str, int]:
             lines.setdefault(key, line_number)
             experiment_key, _, last_key = key.rpartition(".")
             if last_key == "name" and experiment_key.startswith(f"{_EXPERIMENTS}[") and isinstance(value, str):
-                names.setdefault(experiment_key, value)
-    for experiment_key, name in names.items():
+                names.setdefault(value, experiment_key)
+    for name, experiment_key in names.items():
         alias = f"{_EXPERIMENTS}.{name}"
         for key, line_number in list(lines.items()):
             if key == experiment_key or key.startswith(f"{experiment_key}."):

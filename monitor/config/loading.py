@@ -9,14 +9,14 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from monitor.config.experiments import parse_experiment
+from monitor.config.experiments import is_name, parse_experiment
 from monitor.config.line_numbers import find_line, read_line_numbers
 from monitor.config.settings import (
     DisplaySettings,
@@ -31,7 +31,13 @@ from monitor.config.settings import (
     Tombstones,
 )
 from monitor.config.sources import parse_sources, parse_topic
-from monitor.config.validation import check_http, check_kafka, check_schema_registry, check_store
+from monitor.config.validation import (
+    Contradiction,
+    find_http_contradictions,
+    find_kafka_contradictions,
+    find_schema_registry_contradictions,
+    find_store_contradictions,
+)
 from monitor.config.values import (
     MAX_PORT,
     VARIABLE_PREFIX,
@@ -48,7 +54,7 @@ from monitor.config.values import (
     parse_text,
     similar_name,
 )
-from monitor.errors import ConfigError, ConfigErrors, UnknownKey, UsageError
+from monitor.errors import ConfigError, ConfigErrors, RepeatedName, UnknownKey, UsageError
 
 _SECRETS: Final = {
     "kafka": {"ssl_key_password", "sasl_password"},
@@ -91,6 +97,8 @@ def _with_lines(error: ConfigError | ConfigErrors, text: str) -> ConfigError | C
     line_numbers = read_line_numbers(text)
     for config_error in errors:
         config_error.line = find_line(line_numbers, config_error.key)
+        if isinstance(config_error, RepeatedName):
+            config_error.first_line = find_line(line_numbers, config_error.first_key)
     errors.sort(key=lambda config_error: config_error.line or sys.maxsize)
     return errors[0] if len(errors) == 1 else ConfigErrors(errors)
 
@@ -193,19 +201,22 @@ def _unknown_variable_error(name: str) -> ConfigError:
 def _parse_section(section: str, document: Mapping[str, Any], variables: dict[str, str]) -> Any:
     """Return the record of a section, and remove the section's variables from `variables`.
 
-    Raises the errors of all keys; settings that depend on each other are compared only if every key is valid.
+    Raises the errors of all keys. Settings that depend on each other are compared if each of them is valid.
     """
     record_type, parsers = _SECTIONS[section]
+    keys = [field.removesuffix("_ms") for field in parsers]
     problems = ConfigProblems()
     table: Mapping[str, Any] = {}
     with problems.collect():
         table = _section_table(section, document)
-        check_keys(section, table, {field.removesuffix("_ms") for field in parsers})
+        check_keys(section, table, keys)
     values: dict[str, object] = {}
+    wrong_keys: set[str | None] = set()
     for field, parse in parsers.items():
         key = field.removesuffix("_ms")
         variable = f"{section}_{key}".upper()
         is_secret = field in _SECRETS.get(section, ())
+        wrong_keys.add(key)
         with problems.collect():
             if is_secret and key in table:
                 name = VARIABLE_PREFIX + variable
@@ -219,29 +230,25 @@ def _parse_section(section: str, document: Mapping[str, Any], variables: dict[st
                 values[field] = parse(VARIABLE_PREFIX + variable, value)
             elif key in table:
                 values[field] = parse(f"{section}.{key}", table[key])
-    for name in ("responses_topic", "feedback_topic"):
-        if section == "kafka" and "sources" in values and name in values:
-            problems.errors.append(
-                ConfigError(
-                    f"kafka.{name}", values[name], "no such key beside [[kafka.sources]], which name all topics"
-                )
-            )
-    problems.raise_errors()
+            wrong_keys.discard(key)
+    wrong_keys |= {similar_name(key, keys) for key in table if key not in keys}
     settings = record_type(**values)
-    _check_section(settings, table)
-    return settings
-
-
-def _check_section(settings: object, table: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` for settings of a section that do not fit together."""
+    contradictions: Iterator[Contradiction] = iter(())
     if isinstance(settings, KafkaSettings):
-        check_kafka(settings)
+        contradictions = find_kafka_contradictions(settings)
     elif isinstance(settings, SchemaRegistrySettings):
-        check_schema_registry(settings)
+        contradictions = find_schema_registry_contradictions(settings)
     elif isinstance(settings, StoreSettings):
-        check_store(settings, table)
+        contradictions = find_store_contradictions(settings, table)
     elif isinstance(settings, HttpSettings):
-        check_http(settings)
+        contradictions = find_http_contradictions(settings)
+    problems.errors += [
+        ConfigError(f"{section}.{keys[0]}", value, expected)
+        for keys, value, expected in contradictions
+        if wrong_keys.isdisjoint(keys)
+    ]
+    problems.raise_errors()
+    return settings
 
 
 def _parse_scalar_variable(text: str, parse: Parser) -> object:
@@ -270,22 +277,25 @@ def _parse_experiments(document: Mapping[str, Any], variables: dict[str, str]) -
         raise ConfigError("experiments", len(tables), f"at most {_MAX_EXPERIMENTS} experiments")
     problems = ConfigProblems()
     experiments = []
+    name_indices: dict[str, int] = {}
     for index, table in enumerate(tables):
         prefix = f"{_EXPERIMENT_VARIABLES}{index}_"
         values = dict(table)
-        for name in [name for name in experiment_variables if name.startswith(prefix)]:
-            text = experiment_variables.pop(name)
+        for variable in [variable for variable in experiment_variables if variable.startswith(prefix)]:
+            text = experiment_variables.pop(variable)
             with problems.collect():
-                values[name[len(prefix) :].lower()] = _parse_toml_variable(VARIABLE_PREFIX + name, text)
+                values[variable[len(prefix) :].lower()] = _parse_toml_variable(VARIABLE_PREFIX + variable, text)
+        name = values.get("name")
+        experiment_key = f"experiments[{index}]"
+        if is_name(name):
+            first_index = name_indices.setdefault(name, index)
+            if first_index < index:
+                problems.errors.append(RepeatedName(f"{experiment_key}.name", name, f"experiments[{first_index}].name"))
+            else:
+                experiment_key = f"experiments.{name}"
         with problems.collect():
-            experiments.append(parse_experiment(values, index))
+            experiments.append(parse_experiment(values, experiment_key))
     variables |= experiment_variables
-    names = [experiment.name for experiment in experiments]
-    problems.errors += [
-        ConfigError("experiments.name", name, "every name once")
-        for name in dict.fromkeys(names)
-        if names.count(name) > 1
-    ]
     problems.raise_errors()
     return tuple(experiments)
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from monitor.clock import DAY_MS, HOUR_MS
 from monitor.errors import ConfigError, ConfigErrors, UnknownKey
@@ -56,6 +57,10 @@ class ConfigProblems:
             self.errors.append(error)
         return fallback
 
+    def is_wrong(self, key: str) -> bool:
+        """Return whether an error of the key, or of a key within its value, has been collected."""
+        return any(error.key == key or error.key.startswith((f"{key}.", f"{key}[", f"{key}:")) for error in self.errors)
+
     def raise_errors(self) -> None:
         """Raise the collected error, or a `ConfigErrors` of several."""
         if len(self.errors) > 1:
@@ -78,6 +83,19 @@ def check_keys(table_key: str, table: Mapping[str, object], allowed_keys: Collec
                 hint = "docs/configuration.md lists all keys"
             problems.errors.append(UnknownKey(table_key, key, hint))
     problems.raise_errors()
+
+
+def rename_misspelt_keys(table: Mapping[str, Any], allowed_keys: Collection[str]) -> dict[str, Any]:
+    """Return the table with the most similar allowed key instead of each key that is not allowed.
+
+    A misspelt key is reported once, by `check_keys`; its value is checked as that of the similar key.
+
+    >>> rename_misspelt_keys({"nmae": "ranker"}, ["name", "control"])
+    {'name': 'ranker'}
+    """
+    return {
+        similar_name(key, allowed_keys) or key: value for key, value in table.items() if key not in allowed_keys
+    } | {key: value for key, value in table.items() if key in allowed_keys}
 
 
 def similar_name(name: str, names: Iterable[str]) -> str | None:
@@ -143,9 +161,12 @@ def parse_number(key: str, value: object, minimum: float, maximum: float) -> flo
     return float(value)
 
 
-def parse_shares(key: str, value: Mapping[str, object]) -> dict[str, float]:
-    """Return shares by name, scaled so that their sum is exactly 1."""
-    shares = {name: parse_number(f"{key}.{name}", share, 0.0, 1.0) for name, share in value.items()}
+def parse_shares(key: str, value: Mapping[str, object]) -> Mapping[str, float]:
+    """Return shares by name, scaled so that their sum is exactly 1; raises the errors of all shares."""
+    problems = ConfigProblems()
+    parse_share = partial(parse_number, minimum=0.0, maximum=1.0)
+    shares = {name: problems.attempt(parse_share, f"{key}.{name}", share, 0.0) for name, share in value.items()}
+    problems.raise_errors()
     total = sum(shares.values())
     if abs(total - 1) > _SHARE_SUM_TOLERANCE:
         raise ConfigError(key, value, f"shares that sum to 1 (these sum to {total:g})")

@@ -27,6 +27,9 @@ metric = "y"
 [[experiments]]
 variants = { control = 0.5, "new ranker" = 0.5 }
 grades.rating = "score"
+[[experiments]]
+name = "a.b [c]"
+unit = "group"
 '''
 
 
@@ -45,6 +48,8 @@ grades.rating = "score"
         ("experiments.a.b [c].control", 8),
         ("experiments[1].variants.new ranker", 20),
         ("experiments[1].grades.rating", 21),
+        ("experiments[2].unit", 24),
+        ("experiments.a.b [c].unit", 8),
         ("http.port", None),
         ("kafkaesque", None),
     ],

@@ -278,10 +278,6 @@ _BAD_URLS = [
 ]
 
 
-def _pair(start: str) -> str:
-    return f"{start}_cert_file = '{__file__}'\n{start}_key_file = '{__file__}'"
-
-
 FAULTS = [
     ("", "experiments", "at least one"),
     (_section("[kafka]\nbootstrap_servers = 'nowhere'"), "kafka.bootstrap_servers", "HOST:PORT"),
@@ -302,13 +298,17 @@ FAULTS = [
     (_section("[kafka]\ngroup_id = ' '"), "kafka.group_id", "a string that is not blank"),
     ("[experiments]\nname = 'a'", "experiments", "in double brackets"),
     (_section("[kafka]\nsecurity_protocol = 'TLS'"), "kafka.security_protocol", "one of PLAINTEXT"),
-    (_section("[kafka]\nsecurity_protocol = 'SASL_SSL'"), "kafka.sasl_mechanism", "a value, because"),
+    (
+        _section("[kafka]\nsecurity_protocol = 'SASL_SSL'\nsasl_mechanism = 'PLAIN'\nsasl_username = 'x'"),
+        "kafka.sasl_password",
+        "a value, because",
+    ),
     (_section("[kafka]\nsasl_mechanism = 'PLAIN'"), "kafka.sasl_mechanism", "SASL_SSL"),
     (_section("[kafka]\nssl_ca_file = '/nowhere/ca.pem'"), "kafka.ssl_ca_file", "a readable file"),
     (_section('[kafka]\nssl_ca_file = "a\\u0000b"'), "kafka.ssl_ca_file", "a readable file"),
     (_section("[kafka]\nsasl_username = 'x'"), "kafka.sasl_username", "SASL_SSL"),
     (
-        _section(f"[kafka]\n{_pair('ssl')}"),
+        _section(f"[kafka]\nssl_cert_file = '{__file__}'"),
         "kafka.ssl_cert_file",
         "no value unless security_protocol is SSL or SASL_SSL",
     ),
@@ -354,7 +354,16 @@ FAULTS = [
         "store.ssl_ca_file",
         "no value unless store.url begins with rediss://",
     ),
-    (_section(f"[store]\n{_pair('ssl')}"), "store.ssl_cert_file", "no value unless store.url begins with rediss://"),
+    (
+        _section(f"[store]\nssl_cert_file = '{__file__}'"),
+        "store.ssl_cert_file",
+        "no value unless store.url begins with rediss://",
+    ),
+    (
+        _section(f"[store]\nurl = 'rediss://h'\nssl_cert_file = '{__file__}'"),
+        "store.ssl_cert_file",
+        "a value of store.ssl_key_file as well",
+    ),
     (_section("[store]\nshards = 0"), "store.shards", "an integer from 1 to 256"),
     (_section("[store]\nurl = 'redis://:secret@a'"), "store.url", "ABMONITOR_STORE_PASSWORD"),
     (_section("[store]\nurl = 5"), "store.url", "a string that is not blank"),
@@ -374,7 +383,7 @@ FAULTS = [
     (_section("[limits]\nmax_rejected_share = 2"), "limits.max_rejected_share", "from 0 to 1"),
     (_section("[limits]\nmax_clock_skew = '5 minutes'"), "limits.max_clock_skew", "a duration"),
     (_section("[display]\nmin_display_students = -1"), "display.min_display_students", "an integer from 1"),
-    (GOOD + GOOD, "experiments.name", "every name once"),
+    (GOOD + GOOD, "experiments[1].name", "every name once"),
     (GOOD.replace('name = "ranker"', 'name = " "'), "experiments[0].name", "printable"),
     (GOOD.replace('name = "ranker"', ""), "experiments[0].name", "a name"),
     (GOOD.replace('control = "a"', 'control = "c"'), "experiments.ranker.control", 'got "c", expected one of a, b'),
@@ -490,7 +499,7 @@ FAULTS = [
         "before ends_at",
     ),
     (_guardrail("margin = 0.1\nharmful_direction = 'up'"), "experiments.ranker.guardrails[0].metric", "dcg@5, ndcg@5"),
-    (_guardrail("metric = 'map'"), "experiments.ranker.guardrails[0].metric", "success@5, rated_share"),
+    (_guardrail(_RAIL.replace("ndcg@5", "map")), "experiments.ranker.guardrails[0].metric", "success@5, rated_share"),
     (
         _guardrail("metric = 'ndcg@5'\nmargin = 0.1"),
         "experiments.ranker.guardrails[0].harmful_direction",
@@ -514,9 +523,9 @@ FAULTS = [
     (_with('pre_period = "14d"'), "experiments.ranker.pre_period", "starts_at as well"),
     (_with('starts_at = 2026-02-01T00:00:00Z\npre_period = "2 weeks"'), "experiments.ranker.pre_period", "a duration"),
     (_with('novelty = "yes"'), "experiments.ranker.novelty", "true or false"),
-    (_guardrail("metric = 'feedback:'"), "experiments.ranker.guardrails[0].metric", "1 to 64 characters"),
+    (_guardrail(_RAIL.replace("ndcg@5", "feedback:")), "experiments.ranker.guardrails[0].metric", "1 to 64 characters"),
     (
-        _guardrail("metric = 'escalated'"),
+        _guardrail(_RAIL.replace("ndcg@5", "escalated")),
         "experiments.ranker.guardrails[0].metric",
         "feedback:KIND, latency_above_ms:T",
     ),
@@ -620,12 +629,16 @@ guardrails = [{ metric = "map", harmful_direction = "down", margin = 1 }]
         ]
         assert lines_and_keys == [
             ("2", "unknown key colour; the keys are display, experiments, http, kafka, limits, schema_registry, store"),
+            ("4", "kafka.bootstrap_servers"),
             ("5", "kafka.max_poll_records"),
+            ("6", "kafka.sasl_mechanism"),
             ("8", "http.port"),
             ("9", "http.token"),
+            ("12", "experiments.ranker.control"),
             ("13", "experiments.ranker.variants"),
             ("14", "experiments.ranker.metrics"),
             ("15", "experiments.ranker"),
+            ("16", "experiments.ranker.mde"),
             ("19", "experiments.second.control"),
             ("21", "experiments.second.novelty"),
             ("22", "experiments.second.alpha"),
@@ -635,6 +648,123 @@ guardrails = [{ metric = "map", harmful_direction = "down", margin = 1 }]
         ]
         assert "0123456789abcdef" not in str(caught.value)
         assert caught.value.exit_code == 2
+
+    @pytest.mark.parametrize(
+        ("text", "keys"),
+        [
+            (_with("metrics = ['map@5', 'ndcg']\nprimary = 'map@5'\nmde = 0"), ["metrics", "metrics", "mde"]),
+            (_with("metrics = ['map@5']\nprimary = 'clicks'"), ["metrics", "primary"]),
+            (
+                _with("metrics = 'dcg@5'\nretention = '2d'\nclosing_delay = '8d'"),
+                ["metrics", "retention", "closing_delay"],
+            ),
+            (
+                _with("retention = '2d'\nfeedback_window = 'x'\nallowed_lateness = 'y'"),
+                ["feedback_window", "allowed_l"],
+            ),
+            (_with("allowed_lateness = 'y'\nclosing_delay = '8d'"), ["allowed_lateness"]),
+            (_with("starts_at = 'noon'\npre_period = '14d'\nends_at = 2026-01-01T00:00:00Z"), ["starts_at"]),
+            (
+                _with("categories = ['a', ' ']\ndrift = { alpha = 1, reference = 0 }"),
+                ["categories", "drift.", "drift."],
+            ),
+            (_with("items = { horizon = '36h', sample_one_in = 0 }"), ["items.horizon", "items.sample_one_in"]),
+            (
+                _with("gain = 'log'\ngrades = { helpful = 9, bad = -1 }\nmax_grade = 5"),
+                ["gain", "grades.h", "grades.b"],
+            ),
+            (_with("gain = { 0 = 0, 4 = 3 }\ngrades = { a = 1, b = 2 }"), ["gain", "gain"]),
+            (_with("gain = { 0 = 0, 4 = 3 }\ngrades = { a = 9 }"), ["grades.a"]),
+            (_with("decay = ['fast', '1s', 'slow']"), ["decay", "decay"]),
+            (
+                _guardrail("metric = 'map'\nharmful_direction = 'left'\nmargin = 0"),
+                ["guardrails[0].m", "guardrails[0].h", "guardrails[0].m"],
+            ),
+            (
+                _guardrail("metric = 'map'\nharmful_direction = 'up'\nmargin = 90\ntimeout_ms = 9"),
+                ["guardrails[0].metric"],
+            ),
+            (_guardrail(_RAIL.replace("metric", "metrics")), ["guardrails[0].metrics"]),
+            (
+                _with(f"metrics = [5]\nallocations = [{{ {_FROM}, shares = {{ c = 0.4 }} }}, {{ {_HALF} }}]"),
+                ["metrics", "allocations[0].shares", "allocations[0].shares", "allocations[1].from"],
+            ),
+            (GOOD.replace("b = 0.5", "b = 0.4").replace('control = "a"', 'control = "c"'), ["control", "variants"]),
+            (GOOD.replace(", b = 0.5", "").replace('control = "a"', 'control = "b"'), ["variants"]),
+            (
+                GOOD.replace("b = 0.5", "b = 0.4") + f"allocations = [{{ {_FROM}, shares = {{ c = 1 }} }}]",
+                ["variants", "allocations[0].shares"],
+            ),
+            (GOOD.replace("a = 0.5", '" a" = 0.5').replace("b = 0.5", "b = 9"), ["variants", "variants.b"]),
+            (
+                GOOD.replace("b = 0.5", "b = 0.4")
+                + f"metrics = ['x']\n[[experiments.guardrails]]\n{_RAIL}\ntimeout_ms = 3",
+                ["variants", "metrics", "guardrails[0].timeout_ms"],
+            ),
+        ],
+    )
+    def test_a_fault_is_reported_unless_it_may_follow_from_another_fault(
+        self, tmp_path: Path, text: str, keys: list[str]
+    ) -> None:
+        """A value is checked with the values that it depends on if those values are valid; lists entry by entry."""
+        with pytest.raises((ConfigError, ConfigErrors)) as caught:
+            _load(tmp_path, text)
+        errors = caught.value.errors if isinstance(caught.value, ConfigErrors) else [caught.value]
+        assert len(errors) == len(keys), str(caught.value)
+        for error, key in zip(errors, keys, strict=True):
+            assert isinstance(error, ConfigError)
+            assert error.key.startswith(f"experiments.ranker.{key}")
+
+    @pytest.mark.parametrize(
+        ("text", "keys"),
+        [
+            ("[kafka]\nmax_poll_records = 0\nbootstrap_servers = 'a'", ["max_poll_records", "bootstrap_servers"]),
+            (
+                "[kafka]\nfeedback_topic = 'chatbot.responses'\nsasl_username = 'x'",
+                ["responses_topic", "sasl_username"],
+            ),
+            ("[kafka]\nsecurity_protocol = 'SASL'\nsasl_mechanism = 'PLAIN'", ["security_protocol"]),
+            (
+                "[kafka]\nsecurity_protocol = 'SASL_SSL'\nsasl_mecanism = 'PLAIN'\nsasl_username = ''",
+                ["sasl_mecanism", "sasl_username", "sasl_password"],
+            ),
+            (
+                f"[kafka]\nsecurity_protocol = 'SSL'\nssl_cert_file = '{__file__}'\nssl_key_file = '/nowhere'",
+                ["ssl_key_file"],
+            ),
+            (f"[kafka]\nssl_cert_file = '{__file__}'\nssl_key_file = '{__file__}'", ["ssl_cert_file", "ssl_key_file"]),
+        ],
+    )
+    def test_faults_of_a_section_that_depend_on_each_other_are_reported_once(
+        self, tmp_path: Path, text: str, keys: list[str]
+    ) -> None:
+        """A password or a mechanism that is misspelt is not reported as missing, too."""
+        with pytest.raises((ConfigError, ConfigErrors)) as caught:
+            _load(tmp_path, _section(text))
+        errors = caught.value.errors if isinstance(caught.value, ConfigErrors) else [caught.value]
+        assert sorted(error.key for error in errors) == sorted(f"kafka.{key}" for key in keys)
+
+    def test_a_repeated_name_has_the_lines_of_both_experiments(self, tmp_path: Path) -> None:
+        """The other faults of the second experiment have its lines, even if the first experiment is wrong, too."""
+        with pytest.raises(ConfigErrors) as caught:
+            _load(tmp_path, GOOD + "alpha = 9\n" + GOOD + "novelty = 1\nmargin = -1\n")
+        assert str(caught.value).splitlines()[1:] == [
+            "  experiments.ranker.alpha: got 9, expected a number from 1e-06 to 0.25 (line 6 of the file)",
+            (
+                '  experiments[1].name: got "ranker", expected every name once (line 9 of the file); '
+                "experiments[0].name in line 3 is the same"
+            ),
+            "  experiments[1].novelty: got 1, expected true or false (line 12 of the file)",
+            "  experiments[1].margin: got -1, expected a number from 0 to 65536 (line 13 of the file)",
+        ]
+
+    @pytest.mark.parametrize("metric", ["latency_ms", "latency_above_ms:2000"])
+    def test_a_guardrail_against_faster_responses_is_rejected(self, tmp_path: Path, metric: str) -> None:
+        """Less latency, and fewer slow responses, are no harm."""
+        table = f"metric = '{metric}'\nmargin = 0.1\nharmful_direction"
+        assert _load(tmp_path, _guardrail(f"{table} = 'up'")).experiments[0].decision.guardrails
+        with pytest.raises(ConfigError, match=r'harmful_direction: got "down", expected up, because a fall of late'):
+            _load(tmp_path, _guardrail(f"{table} = 'down'"))
 
     @pytest.mark.parametrize(
         ("content", "hint"),
