@@ -14,7 +14,7 @@ from monitor.analysis import ReviewRanking
 from monitor.clock import Clock
 from monitor.config import ExperimentSettings, Settings, config_digest, parse_choice, parse_integer
 from monitor.engine import EventNormalizer, Experiment, IdHasher
-from monitor.export import attention_json, rating_scale, read_health, worst_items_json
+from monitor.export import RecentHealth, attention_json, rating_scale, read_health, worst_items_json
 from monitor.pipeline import (
     ArrivalCounter,
     RetentionCleaner,
@@ -137,12 +137,13 @@ def serve_http(
 
     `readiness` and `data_problems` are those of the worker.
     """
+    recent_health = RecentHealth(lambda: read_health(reader, settings, reader.read_summary(), clock()))
     endpoints = HttpEndpoints(
         read_summary=reader.read_summary,
         read_history=reader.read_verdict_history,
         read_items=partial(answer_items_request, reader),
         process_registry=telemetry.registry,
-        read_health=lambda summary: read_health(reader, settings, summary, clock()),
+        read_health=recent_health.read,
         read_starts=lambda: read_service_records(reader.store).starts,
         readiness_problems=readiness,
         data_problems=data_problems,

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from monitor.export.health import ServiceHealth, arrival_rows, health_facts, read_health
+from monitor.export.health import RecentHealth, ServiceHealth, arrival_rows, health_facts, read_health
 from monitor.export.item_tables import (
     REVIEW_NOTE,
     SCORE_NOTE,
@@ -77,6 +77,7 @@ __all__ = [
     "VERDICT_EXIT_CODES",
     "DataConsole",
     "ExperimentsCollector",
+    "RecentHealth",
     "ReportData",
     "ServiceHealth",
     "arrival_rows",

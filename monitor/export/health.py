@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -29,6 +30,7 @@ _RUNNING_MS: Final = 60_000
 _RECENT_FAILURE_MS: Final = HOUR_MS
 _LARGE_LAG_EVENTS: Final = 10_000
 _MAX_REASONS: Final = 3
+_MAX_READING_AGE_S: Final = 10.0
 _USER: Final = re.compile(r"(?<=//)[^/@,]*@")
 
 
@@ -149,6 +151,26 @@ def read_health(reader: StoreReader, settings: Settings, summary: StoreSummary, 
         service=read_service_records(reader.store),
         freshness=freshness,
     )
+
+
+class RecentHealth:
+    """The health of the service as of at most ten seconds ago: `read` would read thousands of keys at each request.
+
+    A worker renews its record and its data problems as seldom.
+    """
+
+    def __init__(self, read: Callable[[], ServiceHealth], monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._read = read
+        self._monotonic_s = monotonic_s
+        self._last_reading: tuple[float, ServiceHealth] | None = None
+        """(monotonic time of the reading, health)."""
+
+    def read(self) -> ServiceHealth:
+        """Return the last reading, or a new one if the last is older. Raises `StoreUnavailable`."""
+        now_s = self._monotonic_s()
+        if self._last_reading is None or now_s - self._last_reading[0] > _MAX_READING_AGE_S:
+            self._last_reading = now_s, self._read()
+        return self._last_reading[1]
 
 
 def health_facts(health: ServiceHealth) -> list[tuple[str, str]]:

@@ -69,7 +69,7 @@ class HttpEndpoints:
     `read_summary`, `read_history` and `read_items` may block, and may raise `DependencyUnavailable`. `read_items` takes
     the path after `/api/experiments/` and the query. It raises `UsageError` for a wrong query and KeyError for an
     unknown experiment.
-    `read_health` takes the summary, and may raise `DependencyUnavailable`, as `read_starts` may.
+    `read_health` returns a recent health of the service. It and `read_starts` may raise `DependencyUnavailable`.
     `readiness_problems` returns the reasons why the process is not ready, `data_problems` sentences about events that
     do not count; neither blocks.
     """
@@ -80,7 +80,7 @@ class HttpEndpoints:
         read_summary: Callable[[int | None], StoreSummary],
         read_history: Callable[[ExperimentSummary], VerdictHistory],
         read_items: Callable[[str, Mapping[str, str]], dict[str, Any]],
-        read_health: Callable[[StoreSummary], ServiceHealth],
+        read_health: Callable[[], ServiceHealth],
         read_starts: Callable[[], int],
         process_registry: CollectorRegistry,
         data_problems: Callable[[], Sequence[str]],
@@ -137,7 +137,7 @@ class HttpEndpoints:
         try:
             summary = self._read_summary(None)
             histories = {name: self._read_history(experiment) for name, experiment in summary.experiments.items()}
-            health = self._read_health(summary)
+            health = self._read_health()
         except DependencyUnavailable as error:
             return self._page_without_store(request, f"The store is out of reach: {error}", 503)
         now_ms = self._clock()
@@ -170,11 +170,11 @@ class HttpEndpoints:
         return _text_response(str(error), 500)
 
     def _health(self, _request: Request) -> Response:
-        return _json_response(self._read_health(self._read_summary(None)).to_json())
+        return _json_response(self._read_health().to_json())
 
     def _all_experiments(self, request: Request) -> Response:
         summary = self._read_summary(_as_of_ms(request))
-        problems = [problem.to_json() for problem in self._read_health(summary).data_problems]
+        problems = [problem.to_json() for problem in self._read_health().data_problems]
         return _json_response(summary.to_json() | {"problems": problems})
 
     def _experiment(self, request: Request) -> Response:

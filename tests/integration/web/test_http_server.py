@@ -79,7 +79,7 @@ def _endpoints(
         read_summary=summary,
         read_history=lambda _experiment: {},
         read_items=items,
-        read_health=lambda _: ServiceHealth(0, "", ""),
+        read_health=lambda: ServiceHealth(0, "", ""),
         read_starts=lambda: 0,
         data_problems=lambda: data_problems,
         process_registry=CollectorRegistry(),

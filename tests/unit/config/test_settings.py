@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -240,6 +241,14 @@ class TestEnvironment:
         message = r"^environment: unknown variable ABMONITOR_HTTP_PROT; did you mean ABMONITOR_HTTP_PORT\?$"
         with pytest.raises(ConfigError, match=message):
             _load(tmp_path, GOOD, ABMONITOR_HTTP_PROT="1")
+
+
+def _load_errors(tmp_path: Path, text: str) -> Sequence[ConfigError]:
+    with pytest.raises((ConfigError, ConfigErrors)) as caught:
+        _load(tmp_path, text)
+    error = caught.value
+    assert isinstance(error, (ConfigError, ConfigErrors))
+    return error.errors if isinstance(error, ConfigErrors) else [error]
 
 
 def _with(line: str) -> str:
@@ -707,12 +716,9 @@ guardrails = [{ metric = "map", harmful_direction = "down", margin = 1 }]
         self, tmp_path: Path, text: str, keys: list[str]
     ) -> None:
         """A value is checked with the values that it depends on if those values are valid; lists entry by entry."""
-        with pytest.raises((ConfigError, ConfigErrors)) as caught:
-            _load(tmp_path, text)
-        errors = caught.value.errors if isinstance(caught.value, ConfigErrors) else [caught.value]
-        assert len(errors) == len(keys), str(caught.value)
+        errors = _load_errors(tmp_path, text)
+        assert len(errors) == len(keys), errors
         for error, key in zip(errors, keys, strict=True):
-            assert isinstance(error, ConfigError)
             assert error.key.startswith(f"experiments.ranker.{key}")
 
     @pytest.mark.parametrize(
@@ -739,9 +745,7 @@ guardrails = [{ metric = "map", harmful_direction = "down", margin = 1 }]
         self, tmp_path: Path, text: str, keys: list[str]
     ) -> None:
         """A password or a mechanism that is misspelt is not reported as missing, too."""
-        with pytest.raises((ConfigError, ConfigErrors)) as caught:
-            _load(tmp_path, _section(text))
-        errors = caught.value.errors if isinstance(caught.value, ConfigErrors) else [caught.value]
+        errors = _load_errors(tmp_path, _section(text))
         assert sorted(error.key for error in errors) == sorted(f"kafka.{key}" for key in keys)
 
     def test_a_repeated_name_has_the_lines_of_both_experiments(self, tmp_path: Path) -> None:

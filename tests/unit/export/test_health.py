@@ -11,7 +11,8 @@ import pytest
 from rich.console import Console
 
 from monitor.config import DisplaySettings
-from monitor.export import ServiceHealth, render_health
+from monitor.errors import StoreUnavailable
+from monitor.export import RecentHealth, ServiceHealth, render_health
 from monitor.export.freshness import Freshness
 from monitor.pipeline import DataProblem
 from monitor.state import Failure, ServiceRecords, TopicArrivals, WorkerRecord
@@ -115,3 +116,24 @@ def test_counts_of_topics_are_in_json() -> None:
         "undeclared": [{"experiment": "x", "variant": None, "responses": 1}],
     }
     assert "invalid_json 3" in _page(health)
+
+
+def test_requests_within_ten_seconds_share_one_reading_of_the_store() -> None:
+    """A reading that fails is repeated at the next request."""
+    monotonic_s = [100.0]
+    readings = iter([None, _HEALTHY, replace(_HEALTHY, now_ms=NOW + 1)])
+
+    def read() -> ServiceHealth:
+        reading = next(readings)
+        if reading is None:
+            raise StoreUnavailable("no route")
+        return reading
+
+    health = RecentHealth(read, lambda: monotonic_s[0])
+    with pytest.raises(StoreUnavailable):
+        health.read()
+    assert health.read() is _HEALTHY
+    monotonic_s[0] += 10.0
+    assert health.read() is _HEALTHY
+    monotonic_s[0] += 0.1
+    assert health.read().now_ms == NOW + 1
