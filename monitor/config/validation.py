@@ -26,17 +26,7 @@ Contradiction = tuple[tuple[str, ...], object, str]
 
 def find_kafka_contradictions(kafka: KafkaSettings) -> Iterator[Contradiction]:
     """Yield ambiguous topics, invalid servers, and credentials without a use."""
-    if kafka.sources:
-        for name in ("responses_topic", "feedback_topic"):
-            topic = getattr(kafka, name)
-            if topic != getattr(KafkaSettings, name):
-                yield (name, "sources"), topic, "no such key beside [[kafka.sources]], which name all topics"
-    elif kafka.responses_topic == kafka.feedback_topic:
-        expected = "two topics; [[kafka.sources]] can read one topic with both types of events"
-        yield ("feedback_topic", "responses_topic"), kafka.feedback_topic, expected
-    if kafka.dead_letter_topic in kafka.topics:
-        keys = ("dead_letter_topic", "responses_topic", "feedback_topic", "sources")
-        yield keys, kafka.dead_letter_topic, "another topic than those of the events"
+    yield from _find_topic_contradictions(kafka)
     for server in kafka.bootstrap_servers.split(","):
         host, _, port = server.strip().rpartition(":")
         if not host or not is_host_name(host) or not _PORT.fullmatch(port) or not 0 < int(port) <= MAX_PORT:
@@ -57,6 +47,22 @@ def find_kafka_contradictions(kafka: KafkaSettings) -> Iterator[Contradiction]:
         yield from _find_useless_keys(kafka, _CERTIFICATE_KEYS, "security_protocol", required_setting)
     else:
         yield from _find_half_key_pair("kafka", "ssl", kafka.ssl_cert_file, kafka.ssl_key_file)
+
+
+def _find_topic_contradictions(kafka: KafkaSettings) -> Iterator[Contradiction]:
+    """Yield topics that are named twice, and native topics beside sources."""
+    if kafka.sources:
+        native = KafkaSettings()
+        for name in ("responses_topic", "feedback_topic"):
+            topic = getattr(kafka, name)
+            if topic != getattr(native, name):
+                yield (name, "sources"), topic, "no such key beside [[kafka.sources]], which name all topics"
+    elif kafka.responses_topic == kafka.feedback_topic:
+        expected = "two topics; [[kafka.sources]] can read one topic with both types of events"
+        yield ("feedback_topic", "responses_topic"), kafka.feedback_topic, expected
+    if kafka.dead_letter_topic in kafka.topics:
+        keys = ("dead_letter_topic", "responses_topic", "feedback_topic", "sources")
+        yield keys, kafka.dead_letter_topic, "another topic than those of the events"
 
 
 def find_schema_registry_contradictions(registry: SchemaRegistrySettings) -> Iterator[Contradiction]:
