@@ -196,6 +196,16 @@ def escape_lines(text: str) -> str:
     return "\n".join(map(escape_controls, text.split("\n")))
 
 
+def count_noun(number: int, singular: str, plural: str | None = None, separator: str = ",") -> str:
+    """Return a number with its noun, and its verb if given; `separator` is between groups of three digits.
+
+    >>> count_noun(1, "response"), count_noun(0, "response"), count_noun(1200, "query is", "queries are")
+    ('1 response', '0 responses', '1,200 queries are')
+    """
+    noun = singular if number == 1 else plural or f"{singular}s"
+    return f"{number:,} ".replace(",", separator) + noun
+
+
 def setting_text(value: object) -> str:
     """Return a value in the notation of TOML, of at most 200 characters; None is "missing".
 

@@ -11,6 +11,7 @@ from rich.table import Table
 from monitor.cli.event_files import EVENT_FILES_HELP, open_event_files
 from monitor.clock import wall_clock
 from monitor.config import Settings
+from monitor.errors import count_noun
 from monitor.export import format_significant, print_json, simple_table, stdout_console
 from monitor.offline import IntraclassCorrelation, RaterAgreement, measure_agreement, read_ratings
 
@@ -44,8 +45,9 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 def _print_agreement(experiment_name: str, agreement: RaterAgreement) -> None:
     console = stdout_console(os.environ)
     console.print(
-        f"{experiment_name}, {agreement.variant or 'all variants'}: {agreement.targets} targets (rated items), "
-        f"{agreement.raters} raters, {agreement.grades} grades",
+        f"{experiment_name}, {agreement.variant or 'all variants'}: "
+        f"{count_noun(agreement.targets, 'target (rated item)', 'targets (rated items)')}, "
+        f"{count_noun(agreement.raters, 'rater')}, {count_noun(agreement.grades, 'grade')}",
         soft_wrap=True,
     )
     if agreement.icc is not None:

@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import Any, Final
 
 from monitor.config import Settings
+from monitor.errors import count_noun
 from monitor.export import print_json, simple_table, stdout_console
 from monitor.state import AuditFindings, audit_aggregates, connect_active_generation, running_store_server
 
@@ -62,9 +63,13 @@ def _print_findings(findings: AuditFindings) -> None:
     for line in findings.unchecked:
         console.print(f"not compared: {line}", soft_wrap=True)
     checked_count, difference_count = sum(findings.checked.values()), len(findings.differences)
-    result = f"{difference_count} differ ({len(differing_variants)} variants)" if difference_count else "all are equal"
+    result = (
+        f"{difference_count} differ ({count_noun(len(differing_variants), 'variant')})"
+        if difference_count
+        else "all are equal"
+    )
     console.print(
-        f"audit: {checked_count:,} integers recomputed from {findings.responses:,} responses and {findings.students:,} "
-        f"students: {result}",
+        f"audit: {count_noun(checked_count, 'integer')} recomputed from {count_noun(findings.responses, 'response')} "
+        f"and {count_noun(findings.students, 'student')}: {result}",
         soft_wrap=True,
     )

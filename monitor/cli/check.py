@@ -10,7 +10,7 @@ from typing import Final
 from monitor.analysis import StoreSummary
 from monitor.clock import wall_clock
 from monitor.config import Settings, experiment_warnings, similar_name
-from monitor.errors import AbMonitorError, DependencyUnavailable, setting_text
+from monitor.errors import AbMonitorError, DependencyUnavailable, count_noun, setting_text
 from monitor.export import read_health
 from monitor.sources import check_copartitioning, create_consumer, inspect_kafka_topics, kafka_client_version
 from monitor.state import (
@@ -97,8 +97,8 @@ def _find_undeclared_experiments(reader: StoreReader, settings: Settings) -> lis
     counts = totals.responses_by_name()
     sentences = [
         f"experiments: the store has the experiment {setting_text(name)}, which the file lacks; "
-        f"{counts.pop(name, 0):,} of its responses were skipped. If the experiment was not removed on purpose, add it "
-        "to the file"
+        f"{count_noun(counts.pop(name, 0), 'response was', 'responses were')} skipped. If the experiment was not "
+        "removed on purpose, add it to the file"
         for name in sorted(read_stored_experiments(reader.store).keys() - {*declared_names})
     ]
     for name in declared_names:
@@ -108,13 +108,14 @@ def _find_undeclared_experiments(reader: StoreReader, settings: Settings) -> lis
         similar = similar_name(name, declared_names)
         hint = "compare the name with experiments.name" if similar is None else f"did you mean {setting_text(similar)}?"
         sentences.append(
-            f"experiments: {count:,} responses of the experiment {setting_text(name)} were skipped, because the file "
-            f"lacks this experiment; {hint}"
+            f"experiments: the file lacks the experiment {setting_text(name)}, so "
+            f"{count_noun(count, 'response was', 'responses were')} skipped; {hint}"
         )
     unlisted_count = totals.events[OTHER_EXPERIMENTS_FIELD] + counts.total() - sum(count for _, count in listed_counts)
     if unlisted_count:
         sentences.append(
-            f"experiments: {unlisted_count:,} responses of further experiments that the file lacks were skipped. "
+            "experiments: the file lacks further experiments, so "
+            f"{count_noun(unlisted_count, 'response was', 'responses were')} skipped. "
             "Compare the field experiment of the events with experiments.name"
         )
     return sentences

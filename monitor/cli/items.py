@@ -23,12 +23,13 @@ from monitor.analysis import (
 from monitor.cli.event_files import EVENT_FILES_HELP, open_event_files
 from monitor.clock import wall_clock
 from monitor.config import Settings, parse_instant_ms, read_lines
-from monitor.errors import UsageError
+from monitor.errors import UsageError, count_noun
 from monitor.export import (
     REVIEW_NOTE,
     SCORE_NOTE,
     attention_json,
     format_count,
+    format_counted,
     format_percent,
     format_significant,
     print_json,
@@ -200,8 +201,9 @@ def _print_overview(experiment_name: str, overview: ItemOverview, catalogue: fro
     for item, score in overview.scores[:top]:
         table.add_row(short_id_text(item), format_count(score.ratings), *score_cells(score))
     console.print(table)
-    rated_count, unrated_count = map(format_count, (len(overview.scores), overview.unrated_count))
-    console.print(f"{rated_count} items are rated; {unrated_count} were shown and not rated. {SCORE_NOTE}")
+    rated = format_counted(len(overview.scores), "item is", "items are")
+    unrated = format_counted(overview.unrated_count, "was", "were")
+    console.print(f"{rated} rated; {unrated} shown and not rated. {SCORE_NOTE}")
     console.print(review_table(overview.triage_entries[:top]))
     console.print(REVIEW_NOTE)
 
@@ -217,9 +219,9 @@ def _print_drift(drift: Drift) -> None:
         numbers = map(format_significant, (distance.value, distance.threshold, distance.p))
         table.add_row(measure + (" (changed)" if distance.exceeded else ""), *numbers)
     console.print(table)
-    recent, earlier = map(format_count, (drift.observations, drift.reference))
     line = (
-        f"{recent} students since that time, {earlier} before, {drift.cells} categories. "
+        f"{format_counted(drift.observations, 'student')} since that time, {format_count(drift.reference)} before, "
+        f"{count_noun(drift.cells, 'category', 'categories')}. "
         "Up to the limit, chance explains the distance."
     )
     console.print(line)

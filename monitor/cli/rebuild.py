@@ -20,7 +20,7 @@ from monitor.app import GC_THRESHOLD
 from monitor.cli.rebuild_backfill import backfill_generation, open_next_generation
 from monitor.cli.rebuild_comparison import compare_generations
 from monitor.config import Settings
-from monitor.errors import DependencyUnavailable, IncompatibleStore, UsageError
+from monitor.errors import DependencyUnavailable, IncompatibleStore, UsageError, count_noun
 from monitor.sources import ClusterAdmin, kafka_connection_problem
 from monitor.state import (
     ShardedStore,
@@ -64,7 +64,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         for number in read_generation_numbers(active_store) - {active_store.active_generation, next_store.generation}:
             log.info("old generation deleted generation=%d keys=%d", number, delete_generation(active_store, number))
         if arguments.discard:
-            print(f"{delete_generation(active_store, next_store.generation)} keys of the unfinished rebuild deleted")
+            key_count = delete_generation(active_store, next_store.generation)
+            print(f"{count_noun(key_count, 'key')} of the unfinished rebuild deleted")
             return 0
         if not arguments.drop_missing:
             _check_experiments(active_store, settings, arguments.config)
@@ -85,7 +86,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
             )
         print(f"switched to generation {next_store.generation}")
         old_generation = active_store.active_generation
-        print(f"{delete_generation(active_store, old_generation)} keys of generation {old_generation} deleted")
+        key_count = delete_generation(active_store, old_generation)
+        print(f"{count_noun(key_count, 'key')} of generation {old_generation} deleted")
     return 0
 
 
@@ -102,7 +104,9 @@ def _check_experiments(active_store: ShardedStore, settings: Settings, config: o
     if missing_responses:
         raise UsageError(
             f"{config}: the file lacks experiments or variants of the active generation: "
-            + ", ".join(f"{name} ({responses:,} responses)" for name, responses in missing_responses.items())
+            + ", ".join(
+                f"{name} ({count_noun(responses, 'response')})" for name, responses in missing_responses.items()
+            )
             + ". Add them to the file, or leave them out with --drop-missing"
         )
 

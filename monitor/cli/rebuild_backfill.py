@@ -14,7 +14,14 @@ from monitor.app import WritableStore, create_worker
 from monitor.cli.signals import stop_on_signals
 from monitor.clock import wall_clock
 from monitor.config import Settings
-from monitor.errors import SIGNAL_EXIT_CODE_BASE, DataLoss, IncompatibleStore, StoreUnavailable, UnusableStore
+from monitor.errors import (
+    SIGNAL_EXIT_CODE_BASE,
+    DataLoss,
+    IncompatibleStore,
+    StoreUnavailable,
+    UnusableStore,
+    count_noun,
+)
 from monitor.pipeline import Telemetry, Worker
 from monitor.sources import DeadLetterQueue, KafkaSource, RejectedRecord
 from monitor.state import (
@@ -145,7 +152,8 @@ def backfill_generation(active_store: ShardedStore, writable_store: WritableStor
 
 def _describe_rejected_records(rejection_counts: Counter[str], dead_letter_count: int) -> str:
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in rejection_counts.most_common())
-    sentences = [f"{rejection_counts.total():,} records are rejected under this configuration ({reasons})."]
+    records = count_noun(rejection_counts.total(), "record is", "records are")
+    sentences = [f"{records} rejected under this configuration ({reasons})."]
     active_count = rejection_counts.total() - dead_letter_count
     if active_count:
         sentences.append(
@@ -155,7 +163,8 @@ def _describe_rejected_records(rejection_counts: Counter[str], dead_letter_count
         )
     if dead_letter_count:
         sentences.append(
-            f"{dead_letter_count:,} records that the active generation has not read are in the dead-letter topic now."
+            f"Of the records that the active generation has not read, {count_noun(dead_letter_count, 'is', 'are')} in "
+            "the dead-letter topic now."
         )
     return " ".join(sentences)
 

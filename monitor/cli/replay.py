@@ -15,7 +15,7 @@ from monitor.cli.event_files import EVENT_FILES_HELP, open_event_files
 from monitor.cli.signals import stop_on_signals
 from monitor.clock import wall_clock
 from monitor.config import Settings
-from monitor.errors import SIGNAL_EXIT_CODE_BASE, InputRejected
+from monitor.errors import SIGNAL_EXIT_CODE_BASE, InputRejected, count_noun
 from monitor.export import render_summary, stderr_console, stdout_console
 from monitor.offline import describe_undeclared_names
 from monitor.pipeline import Telemetry
@@ -54,11 +54,11 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         outcome_counts = sorted(telemetry.outcome_totals().items())
         outcomes = ", ".join(f"{outcome} {count}" for outcome, count in outcome_counts if count) or "nothing new"
         end_state = "replayed" if source.is_exhausted() else "stopped; the same command continues from here. So far"
-        console.print(f"{end_state}: {line_count} lines: {outcomes}")
+        console.print(f"{end_state}: {count_noun(line_count, 'line')}: {outcomes}")
         stdout_console(os.environ).print(render_summary(store.reader.read_summary(), now_ms=wall_clock()))
         if rejected_count > settings.limits.max_rejected_share * max(line_count, 1):
             raise InputRejected(
-                f"{rejected_count} of {line_count} lines were rejected "
+                f"{rejected_count} of {count_noun(line_count, 'line')} rejected "
                 f"(limits.max_rejected_share = {settings.limits.max_rejected_share}), and not applied. Correct the "
                 "lines, then run the command again; docs/events.md has the format"
             )

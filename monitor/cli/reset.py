@@ -7,7 +7,7 @@ import sys
 from contextlib import closing
 
 from monitor.config import Settings
-from monitor.errors import UsageError
+from monitor.errors import UsageError, count_noun
 from monitor.state import connect_active_generation, delete_all_generations, read_variant_totals, running_store_server
 
 
@@ -31,7 +31,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
             print(f"nothing to delete: the store at {address} has no data of AB Monitor")
             delete_all_generations(shards)
             return 0
-        content = f"all data of AB Monitor at {address}: {responses:,} responses of {', '.join(experiment_totals)}"
+        response_count = count_noun(responses, "response")
+        content = f"all data of AB Monitor at {address}: {response_count} of {', '.join(experiment_totals)}"
         if not arguments.yes:
             if not sys.stdin.isatty():
                 raise UsageError(
@@ -40,7 +41,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
             if _ask(f"This deletes {content}. Type yes to continue: ") != "yes":
                 print("nothing was deleted")
                 return 0
-        print(f"{delete_all_generations(shards)} keys deleted")
+        print(f"{count_noun(delete_all_generations(shards), 'key')} deleted")
     return 0
 
 

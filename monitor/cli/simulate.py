@@ -19,7 +19,7 @@ from kafka.errors import KafkaError
 from monitor.cli.command_io import load_command_settings
 from monitor.clock import DAY_MS, Clock, wall_clock
 from monitor.config import KafkaSettings, parse_instant_ms
-from monitor.errors import DependencyUnavailable, UsageError
+from monitor.errors import DependencyUnavailable, UsageError, count_noun
 from monitor.simulation import (
     QualityDrop,
     Scenario,
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
         except OSError as error:
             output = "stdout" if arguments.out == "-" else f"--out: the file {arguments.out} cannot be written"
             raise UsageError(f"{output}: {error.strerror}") from error
-    print(f"{written_count} events written", file=sys.stderr)
+    print(f"{count_noun(written_count, 'event')} written", file=sys.stderr)
     return 0
 
 

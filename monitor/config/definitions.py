@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from monitor.clock import DAY_MS, HOUR_MS
 from monitor.config.settings import ExperimentSettings, ItemSettings
-from monitor.errors import setting_text
+from monitor.errors import count_noun, setting_text
 
 _UNITS: Final = {"d": DAY_MS, "h": HOUR_MS, "m": 60_000, "s": 1000}
 
@@ -129,7 +129,7 @@ def _describe_instant(instant_ms: int | None) -> str:
 
 
 def _describe_items(items: Mapping[str, Any] | None) -> str:
-    return "not counted" if items is None else f"counted over {items['days']} days"
+    return "not counted" if items is None else f"counted over {count_noun(items['days'], 'day')}"
 
 
 def _describe_item_value(key: str, value: Any) -> str:

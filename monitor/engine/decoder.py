@@ -51,6 +51,7 @@ _JSON_TYPES: Final = {
 }
 _MILLISECONDS_FROM: Final = 10**12
 _MILLISECONDS_END: Final = 10**15
+_MAX_SHOWN_NUMBER: Final = 10**15
 _TIME_UNITS: Final = (
     (10**9, _MILLISECONDS_FROM, "seconds"),
     (_MILLISECONDS_END, 10**18, "microseconds"),
@@ -174,7 +175,7 @@ class EventDecoder:
                 self._check_id("item_id", item_id)
         latency_ms = message.latency_ms
         if latency_ms is not None and not 0 <= latency_ms <= MAX_LATENCY_MS:
-            raise _latency_rejection()
+            raise _latency_rejection(latency_ms)
         return Response(
             message.response_id,
             self._event_time_ms(message.timestamp, now_ms),
@@ -199,10 +200,12 @@ class EventDecoder:
                 "invalid_kind", f"kind: expected 1 to {MAX_KIND_LENGTH} printable characters, the first not +"
             )
         if not 0 <= score < math.inf:
-            raise InvalidEvent("invalid_score", "score: expected a finite number from 0")
+            raise InvalidEvent("invalid_score", f"score: {_number_text(score)}expected a finite number from 0")
         scale = self._max_scores.get(kind)
         if scale is not None and score > scale:
-            raise InvalidEvent("score_out_of_scale", f"score: expected 0 to {scale:g} for this kind")
+            raise InvalidEvent(
+                "score_out_of_scale", f"score: {_number_text(score)}expected 0 to {scale:g} for this kind"
+            )
         self._check_id("feedback_id", message.feedback_id)
         self._check_response_id(message.response_id)
         self._check_id("item_id", message.item_id)
@@ -315,14 +318,14 @@ def _convert_fields(fields: dict[str, Any], schema: type[Schema]) -> Schema:
             try:
                 msgspec.convert(fields[field.name], field.type)
             except msgspec.ValidationError as error:
-                raise _field_rejection(field.name, str(error)) from None
+                raise _field_rejection(field.name, fields[field.name], str(error)) from None
     _check_items(fields.get("items", ()))
     raise InvalidEvent("wrong_type", _in_json_words(message))
 
 
-def _field_rejection(name: str, message: str) -> InvalidEvent:
+def _field_rejection(name: str, value: object, message: str) -> InvalidEvent:
     if name == "latency_ms":
-        return _latency_rejection()
+        return _latency_rejection(value)
     if "length" in message:
         reason = "invalid_kind" if name == "kind" else "invalid_id"
         return _short_text_rejection(name, reason)
@@ -375,8 +378,21 @@ def _check_items(items: object) -> None:
         if isinstance(position, bool) or not isinstance(position, int):
             raise InvalidEvent("wrong_type", f"{path}.position: expected an integer")
         if not 1 <= position <= MAX_POSITION:
-            raise InvalidEvent("invalid_position", f"{path}.position: expected 1 to {MAX_POSITION}")
+            raise InvalidEvent(
+                "invalid_position", f"{path}.position: {_number_text(position)}expected 1 to {MAX_POSITION}"
+            )
 
 
-def _latency_rejection() -> InvalidEvent:
-    return InvalidEvent("invalid_latency", f"latency_ms: expected 0 to {MAX_LATENCY_MS}")
+def _latency_rejection(latency_ms: object) -> InvalidEvent:
+    return InvalidEvent("invalid_latency", f"latency_ms: {_number_text(latency_ms)}expected 0 to {MAX_LATENCY_MS}")
+
+
+def _number_text(value: object) -> str:
+    """Return a number for a message, with a comma; empty for a text, which may be a student's, and for long numbers.
+
+    >>> _number_text(4.5), _number_text("slow"), _number_text(10**30)
+    ('4.5, ', '', '')
+    """
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _MAX_SHOWN_NUMBER:
+        return f"{value:.15g}, "
+    return ""

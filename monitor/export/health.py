@@ -14,7 +14,7 @@ from monitor.analysis import StoreSummary, format_timestamp
 from monitor.clock import DAY_MS, HOUR_MS
 from monitor.config import Settings, config_digest
 from monitor.export.freshness import HISTORY_HOURS, Freshness, measure_freshness
-from monitor.export.presentation import format_count, format_duration
+from monitor.export.presentation import format_count, format_counted, format_duration
 from monitor.pipeline import DataProblem, read_data_problems
 from monitor.state import (
     ServiceRecords,
@@ -84,7 +84,7 @@ class ServiceHealth:
         if len({worker.config_digest for worker in running_workers}) > 1:
             sentences.append("the workers have different configurations: restart those with the old one")
         if (self.lag_events or 0) >= _LARGE_LAG_EVENTS:
-            sentences.append(f"{format_count(self.lag_events or 0)} events wait to be applied")
+            sentences.append(f"{format_counted(self.lag_events or 0, 'event waits', 'events wait')} to be applied")
         return sentences
 
     def to_json(self) -> dict[str, Any]:

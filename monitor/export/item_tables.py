@@ -12,7 +12,7 @@ from rich.text import Text
 from monitor.analysis import IntraListDiversity, ItemScore, StoredItems, TriageEntry, format_timestamp
 from monitor.config import ExperimentSettings
 from monitor.errors import UsageError
-from monitor.export.presentation import format_count, format_percent, format_significant
+from monitor.export.presentation import format_count, format_counted, format_percent, format_significant
 from monitor.export.terminal import id_text, simple_table
 
 _MAX_CHARACTERS: Final = 60
@@ -69,11 +69,12 @@ def render_worst_items(experiment: str, stored_items: StoredItems, limit: int) -
         table.add_row(
             short_id_text(item), format_count(sums.shown_count), format_count(score.ratings), *score_cells(score)
         )
+    unrated = format_counted(stored_items.count_unrated(), "item was", "items were")
     head = f"{experiment}: the worst rated items since {format_timestamp(stored_items.since_ms)[:10]} UTC"
     return Group(
         Text(head, style="bold"),
         table,
-        Text(f"{format_count(stored_items.count_unrated())} items were shown and not rated. {SCORE_NOTE}", style="dim"),
+        Text(f"{unrated} shown and not rated. {SCORE_NOTE}", style="dim"),
     )
 
 

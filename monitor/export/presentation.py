@@ -18,6 +18,7 @@ from monitor.analysis import (
     VariantSummary,
     VerdictHistory,
 )
+from monitor.errors import count_noun
 from monitor.metrics import LATENCY_BOUNDS_MS
 from monitor.stats import (
     DataQuality,
@@ -115,6 +116,11 @@ def format_count(value: float) -> str:
     '1\u202f234\u202f567'
     """
     return f"{value:,.0f}".replace(",", "\u202f")
+
+
+def format_counted(number: int, singular: str, plural: str | None = None) -> str:
+    """Return a number with its noun as `count_noun` does, with narrow spaces between groups of three digits."""
+    return count_noun(number, singular, plural, "\u202f")
 
 
 def describe_unmatched_feedback(summary: StoreSummary) -> str | None:
@@ -622,7 +628,8 @@ def experiment_footnotes(experiment: ExperimentSummary, now_ms: int, min_student
     student_count = sum(variant.students for variant in experiment.variants.values())
     if anonymous_count:
         footnotes.append(
-            f"{format_count(anonymous_count)} responses have no user id; each is compared like a student: "
+            f"{format_counted(anonymous_count, 'response has', 'responses have')} no user id; each is compared like a "
+            "student: "
             f"{format_percent(anonymous_count / (anonymous_count + student_count))} of all compared. Above 1 % there "
             "is no decision."
         )
@@ -633,8 +640,8 @@ def experiment_footnotes(experiment: ExperimentSummary, now_ms: int, min_student
     undefined = sum(metric.undefined for variant in experiment.variants.values() for metric in variant.metrics.values())
     if undefined:
         footnotes.append(
-            f"{format_count(undefined)} rated responses have no item with a gain above 0. Their nDCG is undefined and "
-            "not in the mean."
+            f"{format_counted(undefined, 'rated response has', 'rated responses have')} no item with a gain above 0. "
+            "An undefined nDCG is not in the mean."
         )
     footnotes += _skipped_event_footnotes(experiment)
     footnotes += _undeclared_variant_footnotes(experiment)

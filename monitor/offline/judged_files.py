@@ -21,11 +21,11 @@ from monitor.engine import (
     reaction_from_feedback,
     rounded_latency_ms,
 )
-from monitor.errors import InputRejected, InvalidEvent
+from monitor.errors import InputRejected, InvalidEvent, count_noun
 from monitor.events import Feedback, Response
 from monitor.offline.metric_definitions import JudgedResponse
 from monitor.offline.rater_agreement import Rating, TargetKind
-from monitor.offline.undeclared_names import count_responses, describe_undeclared_names
+from monitor.offline.undeclared_names import describe_undeclared_names
 from monitor.sources import FileSource, RejectedRecord
 
 _HASH_KEY: Final = b"rows of one evaluation, kept nowhere"
@@ -154,7 +154,8 @@ def _read_events(
                     else:
                         feedback[event.response_id].append(event)
     if source.rejected_count and not (responses or feedback):
-        raise InputRejected(f"all {source.rejected_count} lines were rejected; docs/events.md has the format of events")
+        lines = count_noun(source.rejected_count, "line was", "lines were")
+        raise InputRejected(f"{lines} rejected, and none accepted; docs/events.md has the format of events")
     return responses, feedback
 
 
@@ -172,7 +173,7 @@ def _describe_skipped_responses(responses: Sequence[Response], settings: Setting
         elif not _is_counted(event, experiment):
             outside_period[event.experiment] += 1
     sentences = describe_undeclared_names(skipped_names, settings) + [
-        f"{count_responses(count)} skipped: outside of starts_at and ends_at of experiment {name}"
+        f"{count_noun(count, 'response')} skipped: outside of starts_at and ends_at of experiment {name}"
         for name, count in outside_period.items()
     ]
     if responses and skipped_names.total() + outside_period.total() == len(responses) and sentences:

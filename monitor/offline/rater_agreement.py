@@ -22,6 +22,8 @@ from fractions import Fraction
 from itertools import chain
 from typing import Final, Literal, TypeAlias, get_args
 
+from monitor.errors import count_noun
+
 MeasurementLevel: TypeAlias = Literal["ordinal", "interval", "nominal"]
 MEASUREMENT_LEVELS: Final[tuple[MeasurementLevel, ...]] = get_args(MeasurementLevel)
 
@@ -336,7 +338,8 @@ def _complete_integer_table(
     column_count = max(map(len, grades), default=0) if rater_count is None else rater_count
     if len(grades) < _MIN_RATERS_AND_TARGETS or column_count < _MIN_RATERS_AND_TARGETS:
         raise ValueError(
-            f"{len(grades)} targets and {column_count} raters, expected at least {_MIN_RATERS_AND_TARGETS} of each"
+            f"{count_noun(len(grades), 'target')} and {count_noun(column_count, 'rater')}, expected at least "
+            f"{_MIN_RATERS_AND_TARGETS} of each"
         )
     table = [[grade for grade in row if grade is not None] for row in grades]
     incomplete_rows = [index for index, row in enumerate(table) if len(row) != column_count]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from monitor.config import Settings, similar_name
-from monitor.errors import setting_text
+from monitor.errors import count_noun, setting_text
 
 _MAX_NAMES: Final = 5
 
@@ -26,24 +26,15 @@ def describe_undeclared_names(name_counts: Mapping[tuple[str, str], int], settin
             counts[experiment, None] += count
     sentences = []
     for (experiment, variant_or_none), count in counts.most_common(_MAX_NAMES):
-        head = f"{count_responses(count)} skipped: experiment {_quoted(experiment)}"
+        head = f"{count_noun(count, 'response')} skipped: experiment {_quoted(experiment)}"
         if variant_or_none is None:
             sentences.append(f"{head} is not in the configuration{_suggestion(experiment, variants)}")
         else:
             suggestion = _suggestion(variant_or_none, variants[experiment])
             sentences.append(f"{head} has no variant {_quoted(variant_or_none)}{suggestion}")
     if len(counts) > _MAX_NAMES:
-        sentences.append(f"{len(counts) - _MAX_NAMES:,} further names of skipped responses")
+        sentences.append(f"{count_noun(len(counts) - _MAX_NAMES, 'further name')} of skipped responses")
     return sentences
-
-
-def count_responses(count: int) -> str:
-    """Return the number of responses in words.
-
-    >>> count_responses(1), count_responses(1200)
-    ('1 response', '1,200 responses')
-    """
-    return "1 response" if count == 1 else f"{count:,} responses"
 
 
 def _suggestion(name: str, declared_names: Iterable[str]) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from monitor.clock import HOUR_MS
 from monitor.config import similar_name
+from monitor.errors import count_noun
 from monitor.state import SLOT_MS, ArrivalLog, TopicArrivals
 
 ProblemKind = Literal["rejected", "undeclared_experiment", "undeclared_variant", "unmatched"]
@@ -87,9 +88,7 @@ def _find_rejected(topic: str, counts: TopicArrivals, recent_counts: TopicArriva
     ((reason, reason_count),) = counts.rejected.most_common(1)
     cause = reason if reason_count == count else f"mostly {reason}"
     is_ongoing = recent_counts.rejected.total() > 0
-    text = (
-        f"last hour: {_part(count, received)} messages of {topic} rejected, {cause}; see `ab-monitor dead-letters list`"
-    )
+    text = f"last hour: {_part(count, received)} of {topic} rejected, {cause}; see `ab-monitor dead-letters list`"
     yield DataProblem(topic, "rejected", count, received, f"{text}{_end(is_ongoing)}", is_ongoing)
 
 
@@ -117,7 +116,7 @@ def _find_undeclared(
         subject = "experiments" if kind == "undeclared_experiment" else "variants"
         is_ongoing = any(names in recent_counts.undeclared for names in responses)
         text = (
-            f"last hour: {_part(count, counts.received)} messages of {topic} skipped: the configuration does not "
+            f"last hour: {_part(count, counts.received)} of {topic} skipped: the configuration does not "
             f"declare their {subject}: {'; '.join(parts)}"
         )
         yield DataProblem(topic, kind, count, counts.received, f"{text}{_end(is_ongoing)}", is_ongoing)
@@ -144,8 +143,8 @@ def _is_problem(count: int, received: int) -> bool:
 
 
 def _part(count: int, received: int) -> str:
-    share = f" ({100 * count / received:.1f} %)" if count < received else ""
-    return f"{_count(count)} of {_count(received)}{share}"
+    share = f"({100 * count / received:.1f} %) " if count < received else ""
+    return f"{_count(count)} of {count_noun(received, f'{share}message', separator=' ')}"
 
 
 def _end(is_ongoing: bool) -> str:  # noqa: FBT001

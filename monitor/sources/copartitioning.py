@@ -17,7 +17,7 @@ from kafka.errors import KafkaError
 from monitor.clock import wall_clock
 from monitor.config import Settings
 from monitor.decoding import RecordDecoder
-from monitor.errors import InvalidEvent, UsageError
+from monitor.errors import InvalidEvent, UsageError, count_noun
 from monitor.sources.kafka_connection import connect_kafka_client, translate_kafka_error
 
 _SAMPLE_RECORDS: Final = 20_000
@@ -48,7 +48,9 @@ def check_copartitioning(settings: Settings, shards: int) -> str | None:
         if not all(partitions.values()):
             return None
         if len({len(numbers) for numbers in partitions.values()}) > 1:
-            counts = ", ".join(f"topic {topic} has {len(numbers)} partitions" for topic, numbers in partitions.items())
+            counts = ", ".join(
+                f"topic {topic} has {count_noun(len(numbers), 'partition')}" for topic, numbers in partitions.items()
+            )
             raise UsageError(f"{counts}; {_remedy(shards)}")
         sampled_partitions = [TopicPartition(topic, number) for topic in topics for number in sorted(partitions[topic])]
         return _verify(settings, _recent_records(consumer, sampled_partitions), shards)
@@ -100,14 +102,14 @@ def _verify(settings: Settings, records: Iterator[Any], shards: int) -> str:
                 continue
             partitions_by_user[event.user_id].add(record.partition)
             event_types_by_user[event.user_id].add(type(event).__name__)
-    sample = f"{count} recent records ({without_user} without user_id, {rejected} rejected)"
+    sample = f"{count_noun(count, 'recent record')} ({without_user} without user_id, {rejected} rejected)"
     scattered = [sorted(numbers) for numbers in partitions_by_user.values() if len(numbers) > 1]
     if scattered:
         raise UsageError(
-            f"{len(scattered)} of {len(partitions_by_user)} users have records in partitions of different numbers, "
-            f"such as {' and '.join(map(str, scattered[0]))}, in {sample}; {_remedy(shards)}"
+            f"{len(scattered)} of {count_noun(len(partitions_by_user), 'user')} with records in partitions of "
+            f"different numbers, such as {' and '.join(map(str, scattered[0]))}, in {sample}; {_remedy(shards)}"
         )
     shared = sum(len(event_types) > 1 for event_types in event_types_by_user.values())
     if not shared:
         return f"co-partitioning not verified: no user has both responses and feedback in {sample}"
-    return f"co-partitioned: {shared} users have both responses and feedback in {sample}"
+    return f"co-partitioned: {count_noun(shared, 'user')} with both responses and feedback in {sample}"

@@ -31,7 +31,7 @@ from typing import BinaryIO, Final, NamedTuple, cast
 import msgspec
 
 from monitor.decoding import ANY_TOPIC, RecordDecoder
-from monitor.errors import InputRejected, InvalidEvent, UsageError
+from monitor.errors import InputRejected, InvalidEvent, UsageError, count_noun
 from monitor.events import MAX_TIMESTAMP_MS, Response, parse_timestamp_ms
 from monitor.sources.source import PartitionRecords, PlainRecord, RejectedRecord, UnsharedSource
 from monitor.state import Position
@@ -42,7 +42,7 @@ _MAX_LINE_BYTES: Final = 16 * 1024 * 1024
 """A longer line is split, and its parts are rejected."""
 _MAX_REPORTED_LINES: Final = 3
 """Largest number of lines that are reported for each kind of fault."""
-_NUMBERS: Final = re.compile(r"[0-9]+")
+_NUMBERS: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?")
 _MAX_COUNTED_NAMES: Final = 1000
 """Producers may write any number of names."""
 _POLL_TIMEOUT_S: Final = 0.2
@@ -192,7 +192,8 @@ class _RejectedLineReport:
     def report_totals(self) -> None:
         """Report the number of further lines by kind of fault, once."""
         for kind, count in self._unreported_counts.most_common():
-            self._report(f"{count:,} more lines rejected: {self._examples[kind]} (in all {self._line_counts[kind]:,})")
+            lines = count_noun(count, "more line")
+            self._report(f"{lines} rejected: {self._examples[kind]} (in all {self._line_counts[kind]:,})")
         self._unreported_counts.clear()
 
 

@@ -25,7 +25,14 @@ from kafka.errors import (
 from kafka.net.compat import KafkaNetClient
 
 from monitor.config import KafkaSettings
-from monitor.errors import AbMonitorError, DependencyUnavailable, UsageError, join_reasons, tls_failure_reason
+from monitor.errors import (
+    AbMonitorError,
+    DependencyUnavailable,
+    UsageError,
+    count_noun,
+    join_reasons,
+    tls_failure_reason,
+)
 from monitor.sources.consumer import RECONNECT_BACKOFF_MAX_MS, parse_partition_name, partition_name
 
 Client = TypeVar("Client")
@@ -138,14 +145,18 @@ def inspect_kafka_topics(settings: KafkaSettings) -> TopicInspection:
     warnings = _dead_letter_size_warnings(settings)
     event_counts = {topic: partition_counts[topic] for topic in settings.topics if topic in partition_counts}
     if len(set(event_counts.values())) > 1 and not missing_topics:
-        phrases = " and ".join(f"topic {topic} has {count} partitions" for topic, count in event_counts.items())
+        phrases = " and ".join(
+            f"topic {topic} has {count_noun(count, 'partition')}" for topic, count in event_counts.items()
+        )
         warnings.insert(
             0,
             f"{phrases}: give all topics the same number of partitions, keyed by user_id, so that one worker applies "
             "all events of a student",
         )
     lines = [
-        f"topic {topic}: {partition_counts[topic]} partitions" if topic in topics else f"topic {topic}: missing"
+        f"topic {topic}: {count_noun(partition_counts[topic], 'partition')}"
+        if topic in topics
+        else f"topic {topic}: missing"
         for topic in names
     ]
     return TopicInspection(lines, warnings, missing_topics)

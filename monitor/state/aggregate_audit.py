@@ -37,7 +37,7 @@ from monitor.engine import (
     decode_student_row,
     unpack_vector_changes,
 )
-from monitor.errors import DependencyUnavailable
+from monitor.errors import DependencyUnavailable, count_noun
 from monitor.metrics import (
     BAD_ANSWER_DAYS,
     BUCKETS_PER_CHUNK,
@@ -158,10 +158,10 @@ def audit_aggregates(store: ShardedStore, settings: Settings) -> AuditFindings:
         if not commits and expirations_before == expirations_after:
             return findings
     raise DependencyUnavailable(
-        f"an audit needs a store that does not change, but workers have made {commits} commits during the last of "
-        f"{_ATTEMPTS} attempts. Stop the workers during the audit (they resume at the same offsets), or audit a copy: "
-        "`valkey-cli --rdb dump.rdb` (or redis-cli) writes the store to a file; start a server with this file, and "
-        "set ABMONITOR_STORE_URL to its address"
+        f"an audit needs a store that does not change, but workers have made {count_noun(commits, 'commit')} during "
+        f"the last of {_ATTEMPTS} attempts. Stop the workers during the audit (they resume at the same offsets), or "
+        "audit a copy: `valkey-cli --rdb dump.rdb` (or redis-cli) writes the store to a file; start a server with this "
+        "file, and set ABMONITOR_STORE_URL to its address"
     )
 
 
@@ -362,7 +362,7 @@ class _Audit:
             self._compare(variant_id, "students", keys.unit_sums(number, index), students)
         else:
             self._findings.unchecked.append(
-                f"{variant_id[1]}: sums over students, because {anonymous} responses have no user_id"
+                f"{variant_id[1]}: sums over students, because of {count_noun(anonymous, 'response')} without user_id"
             )
         expected_days = self._numbers_of_recomputed(keys.cohort_sums(number, index, 0))
         for day in self._list_members(variant_id, "cohorts", keys.cohort_index(number, index), expected_days):

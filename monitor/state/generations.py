@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from monitor.config import StoreSettings
-from monitor.errors import CorruptStore, IncompatibleStore, UsageError
+from monitor.errors import CorruptStore, IncompatibleStore, UsageError, count_noun
 from monitor.metrics import RecordLayout, ResponseRecord
 from monitor.state.keys import (
     ACTIVE_GENERATION_KEY,
@@ -73,7 +73,7 @@ def connect_active_generation(settings: StoreSettings, *, any_shard_count: bool 
     if settings.shards not in {None, shard_count} and not any_shard_count:
         raise IncompatibleStore(
             f"store.shards: got {settings.shards}, but the store has {shard_count}. Set store.shards to {shard_count}, "
-            f"or run `ab-monitor rebuild`, which fills {settings.shards} shards from Kafka"
+            f"or run `ab-monitor rebuild`, which fills {count_noun(settings.shards or 0, 'shard')} from Kafka"
         )
     return ShardedStore(settings, generation, shard_count=shard_count, client=client)
 

@@ -21,6 +21,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from monitor.clock import HOURS_PER_DAY
+from monitor.errors import count_noun
 from monitor.stats.comparison import (
     MIN_UNITS_FOR_DECISION,
     VariantComparison,
@@ -388,7 +389,7 @@ def _cuped_findings(verdict: Verdict) -> Iterator[Reason]:
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}".replace(",", "\u202f")
+    return count_noun(number, noun, separator="\u202f")
 
 
 def _percent(fraction: float, decimals: int = 2) -> str:

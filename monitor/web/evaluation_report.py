@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from monitor.errors import escape_controls
-from monitor.export import ABSENT_TEXT, format_count, id_text
+from monitor.export import ABSENT_TEXT, format_count, format_counted, id_text
 from monitor.offline import Evaluation, MeanScore, MetricDefinition, PairedTest
 from monitor.web.pages import load_template
 
@@ -57,8 +57,8 @@ def variant_summaries(evaluation: Evaluation) -> list[str]:
     """Return a line for each variant with the numbers of rated responses, responses and queries."""
     return [
         f"{variant.variant}{' (control)' if variant.variant == evaluation.control else ''}: "
-        f"{format_count(variant.rated_responses)} of {format_count(variant.responses)} responses rated, "
-        f"{format_count(variant.queries)} queries"
+        f"{format_count(variant.rated_responses)} of {format_counted(variant.responses, 'response')} rated, "
+        f"{format_counted(variant.queries, 'query', 'queries')}"
         for variant in evaluation.variants
     ]
 
@@ -128,10 +128,8 @@ def _query_table(evaluation: Evaluation, definition: MetricDefinition, max_queri
         table.add_row(id_text(query), *map(format_value, values), bars)
     if not omitted_count:
         return table
-    return Group(
-        table,
-        Text(f"{format_count(omitted_count)} queries that differ less are left out; --csv writes all", style="dim"),
-    )
+    omitted = format_counted(omitted_count, "query that differs less is", "queries that differ less are")
+    return Group(table, Text(f"{omitted} left out; --csv writes all", style="dim"))
 
 
 def _aligned_table(*columns: str) -> Table:

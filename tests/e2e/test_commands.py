@@ -215,7 +215,7 @@ class TestReplayCommand:
         lines = tmp_path / "events.jsonl"
         lines.write_bytes(b"\xef\xbb\xbf" + json.dumps(RESPONSE).encode() + b"\r\n\r\n\n")
         process = ab_monitor("replay", "--config", config, lines)
-        assert (process.returncode, "replayed: 1 lines: applied 1" in process.stderr) == (0, True)
+        assert (process.returncode, "replayed: 1 line: applied 1" in process.stderr) == (0, True)
 
     def test_lines_with_an_invalid_time_are_rejected(self, tmp_path: Path) -> None:
         """The merge of files by event time skips invalid times."""
@@ -314,7 +314,7 @@ class TestReplayCommand:
                     eventually("it is applied", lambda: client.exists(StoreKeys().newest_times), within_s=30)
                 process.send_signal(number)
                 assert process.wait(30) == 128 + number
-                assert "1 lines: applied 1" in process.stderr.read().decode()
+                assert "1 line: applied 1" in process.stderr.read().decode()
             finally:
                 process.kill()
         assert status(config)["experiments"]["ranker"]["variants"]["treatment"]["responses"] == 1

@@ -274,7 +274,7 @@ class TestLeastPrivilege:
         done = ab_monitor("check", "--config", _config(tmp_path, broker, "MUTUAL", redis_server.url, kafka))
         assert done.returncode == 0, done.stderr
         assert f"kafka          client {client}" in done.stdout
-        assert "kafka          topic chatbot.responses: 1 partitions\n" in done.stdout
+        assert "kafka          topic chatbot.responses: 1 partition\n" in done.stdout
 
     def test_mutual_tls_to_a_cluster(self, tmp_path: Path, papers: Papers, broker: KafkaBroker) -> None:
         """Its nodes name each other's TLS ports; a stranger's certificate is rejected as that of one server is."""

@@ -186,7 +186,7 @@ def test_expired_rows_are_no_difference(bench: StoreBench) -> None:
     findings = audit_aggregates(bench.store, bench.settings)
     assert findings.differences == []
     assert any("feedback kinds" in line for line in findings.unchecked)
-    assert any("1 responses have no user_id" in line for line in findings.unchecked)
+    assert any("because of 1 response without user_id" in line for line in findings.unchecked)
 
 
 def test_records_deleted_under_a_shorter_retention_are_no_difference(store_server: RedisServer) -> None:

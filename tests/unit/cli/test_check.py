@@ -55,10 +55,10 @@ def test_experiments_and_responses_that_the_file_lacks_are_reported(
     assert main(["check", "--config", "config.toml"]) == 3
     output = capsys.readouterr()
     assert [line.removeprefix("warning").strip()[:95] for line in output.out.splitlines() if "warning" in line] == [
-        'experiments: the store has the experiment "old", which the file lacks; 1 of its responses were ',
-        'experiments: 2 responses of the experiment "Ranker V2" were skipped, because the file lacks thi',
-        'experiments: 1 responses of the experiment "RANKER_V2" were skipped, because the file lacks thi',
-        'experiments: 1 responses of the experiment "unknown" were skipped, because the file lacks this ',
+        'experiments: the store has the experiment "old", which the file lacks; 1 response was skipped. ',
+        'experiments: the file lacks the experiment "Ranker V2", so 2 responses were skipped; did you me',
+        'experiments: the file lacks the experiment "RANKER_V2", so 1 response was skipped; did you mean',
+        'experiments: the file lacks the experiment "unknown", so 1 response was skipped; compare the na',
     ]
     assert output.out.count('did you mean "ranker-v2"?') == 2
     assert output.err.startswith("ab-monitor: kafka.bootstrap_servers: Kafka at 127.0.0.1:1: ")

@@ -309,7 +309,7 @@ class TestRejectionOfWrongInput:
         out, err = folder.run("old", "--config", "config", exit_code=4)
         assert (out, err.splitlines()[-1]) == (
             "",
-            "ab-monitor: all 5 lines were rejected; docs/events.md has the format of events",
+            "ab-monitor: 5 lines were rejected, and none accepted; docs/events.md has the format of events",
         )
         folder.run("empty", "--config", "config")
 
@@ -405,7 +405,7 @@ class TestEvaluationOutput:
         assert row[1:4] == [f"{old:.4f}", f"{new:.4f}", f"{new - old:.4f}"]
         assert row[-2:] == ["2", "2"]
         assert "q1" in out
-        assert "1 queries that differ less are left out" in out
+        assert "1 query that differs less is left out" in out
 
     def test_a_narrow_terminal_cuts_no_number(self, folder: EvaluationFolder, monkeypatch: pytest.MonkeyPatch) -> None:
         """With 80 characters, every row is a line with untruncated numbers; intervals are omitted."""

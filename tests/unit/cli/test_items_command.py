@@ -200,7 +200,7 @@ class TestItemsTables:
         output = capsys.readouterr().out
         for part in (
             "[red]",
-            "3 items are rated; 1 were shown and not rated.",
+            "3 items are rated; 1 was shown and not rated.",
             "2 students since that time, 0 before",
             "q3",
             "Jensen-Shannon",

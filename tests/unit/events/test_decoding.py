@@ -308,6 +308,24 @@ class TestRejected:
             DECODER.decode_response(payload, NOW)
         assert caught.value.detail == detail
 
+    @pytest.mark.parametrize(
+        ("payload", "kind", "detail"),
+        [
+            (_response(items=_items(("a", 0))), "response", "items[0].position: 0, expected 1 to 1000000"),
+            (_response(items=_items(("a", 10**30))), "response", "items[0].position: expected 1 to 1000000"),
+            (_response(latency_ms=-1), "response", "latency_ms: -1, expected 0 to 86400000"),
+            (_response(latency_ms="slow"), "response", "latency_ms: expected 0 to 86400000"),
+            (_response(latency_ms=True), "response", "latency_ms: expected 0 to 86400000"),
+            (_feedback(score=4.5), "feedback", "score: 4.5, expected 0 to 4 for this kind"),
+            (_feedback(score=-0.5), "feedback", "score: -0.5, expected a finite number from 0"),
+        ],
+    )
+    def test_a_number_outside_its_range_is_in_the_message(self, payload: bytes, kind: str, detail: str) -> None:
+        """Texts and numbers with more than fifteen digits are not."""
+        with pytest.raises(InvalidEvent) as caught:
+            getattr(DECODER, f"decode_{kind}")(payload, NOW)
+        assert caught.value.detail == detail
+
     @pytest.mark.parametrize(("reason", "payload", "kind"), REJECTED_EVENTS)
     def test_a_rejection_has_a_reason_and_no_text_of_the_event(
         self, reason: str, payload: bytes | None, kind: str

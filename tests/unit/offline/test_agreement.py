@@ -121,8 +121,8 @@ class TestIntraclassCorrelation:
         ("grades", "message"),
         [
             ([], "0 targets and 0 raters, expected at least 2 of each"),
-            ([[1, 2]], "1 targets and 2 raters, expected at least 2 of each"),
-            ([[1], [2]], "2 targets and 1 raters, expected at least 2 of each"),
+            ([[1, 2]], "1 target and 2 raters, expected at least 2 of each"),
+            ([[1], [2]], "2 targets and 1 rater, expected at least 2 of each"),
             (
                 [[1, 2, 3], [1, None, 2], [1, 2]],
                 INCOMPLETE.format(2, 3, "row 2", 2, 3),
@@ -350,7 +350,7 @@ class TestAgreementCommand:
         monkeypatch.setenv("COLUMNS", "40")
         assert main(["agreement", "--config", str(tmp_path / "config.toml"), str(tmp_path / "events.jsonl")]) == 0
         output = capsys.readouterr().out
-        assert "No intraclass correlation (ICC): 1 targets and 1 raters, expected at least 2 of each\n" in output
+        assert "No intraclass correlation (ICC): 1 target and 1 rater, expected at least 2 of each\n" in output
         assert "u-secret" not in output
 
 
