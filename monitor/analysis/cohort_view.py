@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Final
 
-from monitor.analysis.entry_days import find_first_entry_day, find_last_entry_day
+from monitor.analysis.entry_days import count_entered_students, find_first_entry_day, find_last_entry_day
 from monitor.analysis.plan import AnalysisPlan
 from monitor.clock import DAY_MS, HOURS_PER_DAY
 from monitor.config import Population
@@ -137,16 +137,7 @@ class CohortView:
 
     @cached_property
     def _entered_students(self) -> dict[int, int]:
-        """Day → students of all variants who entered, by first exposure; responses without a user id count, too."""
-        counts = [
-            map(
-                max,
-                cohorts.column_values(self.days, CohortField.EXPOSURES),
-                cohorts.column_values(self.days, CohortField.UNITS),
-            )
-            for cohorts in self._cohorts.values()
-        ]
-        return {day: sum(numbers) for day, *numbers in zip(self.days, *counts, strict=True)}
+        return count_entered_students(self.stored_students, self.as_of_ms // DAY_MS)
 
     def closed_day_count(self) -> int:
         """Return the number of entry days with complete windows, from the first entry day or `starts_at` to the last.

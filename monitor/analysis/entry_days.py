@@ -5,15 +5,32 @@ One event with a wrong time, or a test before the start, must not count as a day
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from typing import Final
+
+from monitor.metrics import CohortField
+from monitor.stats import StoredStudentSums
 
 _MIN_SHARE: Final = 0.001
 """Share of all students who must have entered on stray days and the first entry day together."""
 _MIN_STUDENTS: Final = 10
 _MIN_SHARE_OF_FEW: Final = 0.1
 """The share that replaces `_MIN_STUDENTS` in experiments with fewer than 100 students."""
+
+
+def count_entered_students(stored_students: StoredStudentSums, last_day: int) -> dict[int, int]:
+    """Return the day → students of all variants who entered, by first exposure, ascending, up to and with a day.
+
+    Responses without a user id count, too: each is a unit without a first exposure.
+    """
+    students: Counter[int] = Counter()
+    for cohorts in stored_students.cohorts.values():
+        for day, record in cohorts.items():
+            if day <= last_day and record.any():
+                students[day] += max(int(record[CohortField.EXPOSURES]), int(record[CohortField.UNITS]))
+    return dict(sorted(students.items()))
 
 
 def find_first_entry_day(students_by_day: Mapping[int, int]) -> int | None:

@@ -7,13 +7,12 @@ ratio. Crossovers, lost and rejected events and live sums are current values, so
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from monitor.analysis.analyzer import Analysis, Analyzer
-from monitor.analysis.entry_days import find_first_entry_day
+from monitor.analysis.entry_days import count_entered_students, find_first_entry_day
 from monitor.clock import DAY_MS
 from monitor.config import ExperimentSettings
 from monitor.metrics import CohortField
@@ -66,13 +65,9 @@ def compute_student_splits(
 
 def find_entry_days(stored_students: StoredStudentSums, as_of_ms: int) -> list[int]:
     """Return the UTC days since 1970, up to a time, on which students entered, ascending, without stray early days."""
-    students: Counter[int] = Counter()
-    for cohorts in stored_students.cohorts.values():
-        for day, record in cohorts.items():
-            if day <= as_of_ms // DAY_MS and record.any():
-                students[day] += max(int(record[CohortField.EXPOSURES]), int(record[CohortField.UNITS]))
+    students = count_entered_students(stored_students, as_of_ms // DAY_MS)
     first_day = find_first_entry_day(students)
-    return sorted(day for day in students if first_day is not None and day >= first_day)
+    return [day for day in students if first_day is not None and day >= first_day]
 
 
 def count_students_until(stored_students: StoredStudentSums, as_of_ms: int) -> dict[str, int]:

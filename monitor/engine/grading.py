@@ -32,6 +32,8 @@ _MAX_CACHED_SCORES: Final = 100_000
 
 ScoredMetrics: TypeAlias = "tuple[tuple[int, ...], tuple[int, ...]]"
 """(value of each metric, sums vector without guardrail metrics) of a rated response."""
+ReactionKey: TypeAlias = tuple[bytes, bytes, str]
+"""(student tag or b"" for the student of the response, hash of the item, kind)."""
 
 
 @final
@@ -118,8 +120,9 @@ class GradingRules:
     def _current_reactions(self, row: ResponseRow, uncounted: dict[str, int] | None = None) -> list[Reaction]:
         """Return the latest reaction of each (student, item, kind), unless it is withdrawn.
 
-        Reactions outside the feedback window, or with a score outside the scale, do not count; their numbers are added
-        to `uncounted`, by reason. At the same time, a withdrawal is later than a reaction.
+        Reactions outside the feedback window, or with a score outside the scale, do not count, nor do withdrawals
+        without an earlier reaction; the numbers of them are added to `uncounted`, by reason. At the same time, a
+        withdrawal is later than a reaction.
         """
         window_start_ms = row.timestamp_ms - self._tolerance_ms
         window_end_ms = row.timestamp_ms + self._window_ms
@@ -139,16 +142,18 @@ class GradingRules:
                 else:
                     reason = "off_scale"
                 uncounted[reason] = uncounted.get(reason, 0) + 1
-        if len(counted_reactions) <= 1:
-            return [reaction for reaction in counted_reactions if reaction[5] != WITHDRAWN]
+        if len(counted_reactions) == 1 and counted_reactions[0][5] != WITHDRAWN:
+            return counted_reactions
         response_student = row.student_hash[:STUDENT_TAG_BYTES]
-        latest_reactions: dict[tuple[bytes, bytes, str], Reaction] = {}
+        latest_reactions: dict[ReactionKey, Reaction] = {}
         for reaction in counted_reactions:
             timestamp_ms, _, student_tag, item, kind, _ = reaction
             key = b"" if student_tag == response_student else student_tag, item, kind
             previous = latest_reactions.get(key)
             if previous is None or previous[5] != WITHDRAWN or previous[0] < timestamp_ms:
                 latest_reactions[key] = reaction
+        if uncounted is not None:
+            _add_withdrawals_of_nothing(counted_reactions, response_student, uncounted)
         return [reaction for reaction in latest_reactions.values() if reaction[5] != WITHDRAWN]
 
     def _is_on_scale(self, kind: str, score: float) -> bool:
@@ -276,6 +281,21 @@ class GradingRules:
             contribution.last_reaction_ms,
             contribution.uncounted_reactions,
         )
+
+
+def _add_withdrawals_of_nothing(reactions: list[Reaction], response_student: bytes, uncounted: dict[str, int]) -> None:
+    """Add the number of withdrawals without an earlier reaction, or one of the same time, to `uncounted`."""
+    first_times: dict[ReactionKey, int] = {}
+    withdrawals: list[tuple[ReactionKey, int]] = []
+    for timestamp_ms, _, student_tag, item, kind, score in reactions:
+        key = b"" if student_tag == response_student else student_tag, item, kind
+        if score == WITHDRAWN:
+            withdrawals.append((key, timestamp_ms))
+        else:
+            first_times.setdefault(key, timestamp_ms)
+    for key, timestamp_ms in withdrawals:
+        if first_times.get(key, timestamp_ms + 1) > timestamp_ms:
+            uncounted["nothing_to_withdraw"] = uncounted.get("nothing_to_withdraw", 0) + 1
 
 
 def _sorted_counts(counts: dict[str, int]) -> tuple[tuple[str, int], ...]:

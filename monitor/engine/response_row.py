@@ -29,8 +29,8 @@ WITHDRAWN: Final = -1.0
 Reaction: TypeAlias = tuple[int, str, bytes, bytes, str, float]
 """(event time in ms, feedback id, student tag or b"", hash of the item or b"" for the whole response, kind, score)."""
 
-UNCOUNTED_REACTIONS: Final = ("before_response", "item_not_shown", "off_scale", "outside_window")
-"""Reasons why a stored reaction gives its response no grade."""
+UNCOUNTED_REACTIONS: Final = ("before_response", "item_not_shown", "nothing_to_withdraw", "off_scale", "outside_window")
+"""Reasons why a stored reaction, or the withdrawal of one, has no effect."""
 
 MergeOutcome = Literal["applied", "duplicate", "revised"]
 

@@ -64,6 +64,7 @@ _UNCOUNTED_LABELS: Final = {
     "before_response": "Reactions before the response",
     "outside_window": "Reactions after the feedback window",
     "item_not_shown": "Reactions to items not shown",
+    "nothing_to_withdraw": "Withdrawals without a reaction",
     "off_scale": "Reactions off the scale",
 }
 COUNT_EXPLANATION: Final = "n: number of responses behind the value"

@@ -77,7 +77,7 @@ _EXPERIMENT_METRICS: Final = (
         "gauge",
         (*_VARIANT, "reason"),
         "Reactions to the responses of the variant that do not count, all time, by reason: before_response, "
-        "item_not_shown, off_scale or outside_window.",
+        "item_not_shown, nothing_to_withdraw, off_scale or outside_window.",
     ),
     ExportedMetric(
         "abmonitor_missing_responses_total",

@@ -62,21 +62,25 @@ def test_the_tolerance_for_clocks_is_a_setting() -> None:
 
 @pytest.mark.parametrize("other_kind", [(), ("helpful",)])
 @pytest.mark.parametrize(
-    ("reactions", "grade"),
+    ("reactions", "grade", "in_vain"),
     [
-        ([(1, "a", 4.0)], 4.0),
-        ([(1, "a", 4.0), (2, "a", WITHDRAWN)], None),
-        ([(1, "a", 4.0), (2, "a", WITHDRAWN), (3, "b", 2.0)], 2.0),
-        ([(1, "a", WITHDRAWN), (1, "b", 4.0)], None),
-        ([(1, "a", 4.0), (1, "b", WITHDRAWN)], None),
-        ([(1, "a", WITHDRAWN)], None),
-        ([(1, "a", 2.0), (1, "b", WITHDRAWN), (1, "c", 4.0), (2, "d", 3.0)], 3.0),
+        ([(1, "a", 4.0)], 4.0, 0),
+        ([(1, "a", 4.0), (2, "a", WITHDRAWN)], None, 0),
+        ([(1, "a", 4.0), (2, "a", WITHDRAWN), (3, "b", 2.0)], 2.0, 0),
+        ([(1, "a", WITHDRAWN), (1, "b", 4.0)], None, 0),
+        ([(1, "a", 4.0), (1, "b", WITHDRAWN)], None, 0),
+        ([(1, "a", WITHDRAWN)], None, 1),
+        ([(1, "a", WITHDRAWN), (2, "b", WITHDRAWN), (3, "c", 4.0)], 4.0, 2),
+        ([(1, "a", 2.0), (1, "b", WITHDRAWN), (1, "c", 4.0), (2, "d", 3.0)], 3.0, 0),
     ],
 )
 def test_a_withdrawal_takes_earlier_reactions_back(
-    reactions: list[tuple[int, str, float]], grade: float | None, other_kind: tuple[str, ...]
+    reactions: list[tuple[int, str, float]], grade: float | None, in_vain: int, other_kind: tuple[str, ...]
 ) -> None:
-    """At the same time the withdrawal is the later one, whatever the ids; other kinds remain."""
+    """At the same time the withdrawal is the later one, whatever the ids; other kinds remain.
+
+    A withdrawal without an earlier reaction is counted as such.
+    """
     row = ResponseRow(START, 0, b"student", b"video0")
     row.reactions = tuple(
         sorted(
@@ -92,6 +96,7 @@ def test_a_withdrawal_takes_earlier_reactions_back(
     assert contribution.is_rated == (grade is not None)
     expected_counts = {**dict.fromkeys(other_kind, 1), **({} if grade is None else {"rating": 1})}
     assert dict(contribution.reaction_counts) == expected_counts
+    assert dict(contribution.uncounted_reactions).get("nothing_to_withdraw", 0) == in_vain
 
 
 @pytest.mark.parametrize(
