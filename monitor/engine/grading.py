@@ -135,12 +135,9 @@ class GradingRules:
             if window_start_ms <= timestamp_ms <= window_end_ms and self._is_on_scale(kind, score):
                 counted_reactions.append(reaction)
             elif uncounted is not None:
-                if timestamp_ms < window_start_ms:
-                    reason = "before_response"
-                elif timestamp_ms > window_end_ms:
-                    reason = "outside_window"
-                else:
-                    reason = "off_scale"
+                is_outside = timestamp_ms > window_end_ms
+                reason = "outside_window" if is_outside else "off_scale"
+                reason = "before_response" if timestamp_ms < window_start_ms else reason
                 uncounted[reason] = uncounted.get(reason, 0) + 1
         if len(counted_reactions) == 1 and counted_reactions[0][5] != WITHDRAWN:
             return counted_reactions

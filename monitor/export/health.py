@@ -53,8 +53,7 @@ class ServiceHealth:
     @property
     def lag_events(self) -> int | None:
         """Events that no worker has applied, by the newest record of a worker; None if unknown."""
-        workers_with_lag = [worker for _, worker in self.service.workers if worker.lag_events is not None]
-        return max(workers_with_lag, key=lambda worker: worker.seen_ms).lag_events if workers_with_lag else None
+        return None if self.service.newest_lag is None else self.service.newest_lag[1]
 
     @property
     def paused(self) -> dict[str, str]:

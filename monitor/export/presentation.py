@@ -21,7 +21,6 @@ from monitor.analysis import (
 from monitor.errors import count_noun
 from monitor.metrics import LATENCY_BOUNDS_MS
 from monitor.stats import (
-    DataQuality,
     GuardrailResult,
     GuardrailState,
     VariantComparison,
@@ -304,15 +303,20 @@ def experiment_table_rows(experiment: ExperimentSummary, now_ms: int, min_studen
         label = f"{FEEDBACK_HEADING} '{short_kind}'"
         details = tuple(map(_count_text, counts))
         table.append(TableRow(label, tuple(shares), details, "feedback", FEEDBACK_HEADING))
-    if experiment.data_quality is not None:
-        table += _quality_rows(experiment, experiment.data_quality)
+    table += data_quality_rows(experiment)
     for name in variants[0].metrics:
         table += _metric_rows(experiment, name, variants, min_students)
     return table
 
 
-def _quality_rows(experiment: ExperimentSummary, quality: DataQuality) -> list[TableRow]:
-    """Return rows on events that do not count, or only in part; a number that is 0 for all variants has no row."""
+def data_quality_rows(experiment: ExperimentSummary) -> list[TableRow]:
+    """Return rows with the numbers of events that do not count, or only in part; a number that is 0 for all variants has no row.
+
+    Values and details are in the order of `ExperimentSummary.variants_control_first`.
+    """
+    quality = experiment.data_quality
+    if quality is None:
+        return []
     variants = [quality.variants[name] for name, _ in experiment.variants_control_first()]
 
     def rows(label: str, numbers: list[int], details: list[str]) -> list[TableRow]:

@@ -37,6 +37,7 @@ from monitor.state.keys import ACTIVE_GENERATION_KEY, UNCOUNTED_PREFIX
 from monitor.state.quality_counts import data_quality_from_counts
 from monitor.state.record_reader import decode_records, read_in_transaction, read_records
 from monitor.state.redis_connection import hash_from_reply, translating_errors
+from monitor.state.service_records import read_service_records
 from monitor.state.sharded_store import ShardedStore
 from monitor.state.skip_counts import SkippedEventTotals
 from monitor.state.snapshot_log import SnapshotLog
@@ -183,7 +184,7 @@ class StoreReader:
             until_ms = as_of_ms // HOUR_MS * HOUR_MS
         traffic = read_traffic(self.store, [(variant.number, variant.index) for variant in variants], until_ms)
         drifts = self._read_drifts(variants, until_ms)
-        now_ms = self._clock()
+        consumed_at_ms = read_service_records(self.store).consumed_at_ms(self._clock())
         newest_event_ms = min(at_ms, counts.newest_ms) if as_of_ms is not None else counts.newest_ms
         categories_for_review = {
             experiment.name: self.item_reader(experiment.name).read_review_ranking("category")
@@ -197,7 +198,7 @@ class StoreReader:
             experiment_variants = [variant for variant in variants if variant.experiment is experiment]
             students = _student_sums(experiment_variants, counts, self.numbers.keys())
             live_estimates = students.live_estimates(self._layouts[experiment.name], "rated")
-            read_until_ms = now_ms - experiment.allowed_lateness_ms if as_of_ms is None else as_of_ms
+            read_until_ms = consumed_at_ms - experiment.allowed_lateness_ms if as_of_ms is None else as_of_ms
             analyzed_ms = find_analysis_time(experiment, newest_event_ms, read_until_ms)
             summaries = {
                 variant.name: replace(

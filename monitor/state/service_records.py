@@ -54,6 +54,21 @@ class ServiceRecords:
     workers: tuple[tuple[str, WorkerRecord], ...] = ()
     """(id, record), in the order of the ids."""
 
+    @property
+    def newest_lag(self) -> tuple[int, int] | None:
+        """(time, events that no worker had applied at the time) of the newest record with a lag; None if unknown."""
+        lags = [(worker.seen_ms, worker.lag_events) for _, worker in self.workers if worker.lag_events is not None]
+        return max(lags, default=None)
+
+    def consumed_at_ms(self, now_ms: int) -> int:
+        """Return the time of the newest report that the topics are read to their end; 0 if the newest has a lag.
+
+        A store without any start of a service was filled from files, and is assumed to have all events until now.
+        """
+        if not self.starts:
+            return now_ms
+        return self.newest_lag[0] if self.newest_lag is not None and self.newest_lag[1] == 0 else 0
+
 
 def count_start(store: ShardedStore) -> None:
     """Add a start to the count of starts. Raises `StoreUnavailable`."""

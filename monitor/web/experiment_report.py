@@ -13,9 +13,11 @@ from monitor.config import LATENCY_METRIC, ExperimentSettings, is_proportion
 from monitor.export import (
     ABSENT_TEXT,
     GUARDRAIL_STATES,
+    QUALITY_HEADING,
     STATE_DESCRIPTIONS,
     STATE_TITLES,
     ReportData,
+    data_quality_rows,
     describe_closing,
     describe_effect,
     describe_first_decision,
@@ -67,6 +69,8 @@ def render_experiment_report(report: ReportData, now_ms: int | None = None) -> s
         format_decimal=format_decimal,
         format_signed_percent=_format_signed_percent,
         format_time=format_time,
+        quality_heading=QUALITY_HEADING,
+        quality_rows=data_quality_rows(report.summary),
         student_count_chart=charts.student_count_chart(report),
         responses_without_user=sum(variant.responses_without_user for variant in report.summary.variants.values()),
         decayed_means={

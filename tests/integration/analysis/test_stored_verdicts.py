@@ -15,7 +15,15 @@ from monitor.analysis.analyzer import Analysis
 from monitor.config import DecisionSettings
 from monitor.events import Feedback, Response
 from monitor.export.presentation import describe_decisions, experiment_footnotes
-from monitor.state import Position, PositionUpdate, RejectionCounts, StoreReader
+from monitor.state import (
+    Position,
+    PositionUpdate,
+    RejectionCounts,
+    StoreReader,
+    WorkerRecord,
+    count_start,
+    write_worker,
+)
 from monitor.stats import Estimate
 from tests.servers.redis import RedisServer
 from tests.support.oracle import DAY_MS, ExpectedResponse, compute_expected_responses
@@ -194,6 +202,20 @@ class TestEndedExperiment:
         experiment = self._summary(redis_server, now_ms).experiments["ranker"]
         assert not experiment.is_closed_by_clock
         assert experiment.analysis_json()["closed_by"] == "events"
+
+    @pytest.mark.parametrize(("lag_events", "is_closed"), [(None, False), (1, False), (0, True)])
+    def test_the_clock_closes_no_window_while_events_are_unread(
+        self, redis_server: RedisServer, lag_events: int | None, *, is_closed: bool
+    ) -> None:
+        """A worker that is days behind, or was stopped with a lag, has not read the last events of the experiment."""
+        now_ms = START + 400 * DAY_MS
+        bench = StoreBench(redis_server, self.EXPERIMENT)
+        bench.apply([[event for event in student_traffic() if event.timestamp_ms < START + 3 * DAY_MS]])
+        count_start(bench.store)
+        reader = StoreReader(bench.store, bench.settings, bench.metadata.numbers, lambda: now_ms)
+        assert not reader.read_summary().experiments["ranker"].is_closed_by_clock
+        write_worker(bench.store, "host:1", WorkerRecord("1.0", "digest", 0, now_ms, {}, lag_events))
+        assert reader.read_summary().experiments["ranker"].is_closed_by_clock == is_closed
 
     def test_a_given_time_closes_windows_after_the_end(self, redis_server: RedisServer) -> None:
         """`--as-of` is a time until which all events are assumed to have been read."""

@@ -93,7 +93,7 @@ class TestCopartitioningCheck:
         _create_topics(kafka, settings, 4, 4)
         _write(settings, lambda user: user)
         assert check_copartitioning(settings, 2) == (
-            "co-partitioned: 20 users have records in both topics "
+            "co-partitioned: 20 users with both responses and feedback "
             "in 43 recent records (2 without user_id, 1 rejected)"
         )  # fmt: skip
 

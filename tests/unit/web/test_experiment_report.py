@@ -20,12 +20,14 @@ from monitor.analysis.snapshots import (
 )
 from monitor.analysis.summary import DecayedMean, ExperimentSummary, MetricSummary, VariantSummary
 from monitor.config import AllocationSettings, ExperimentSettings
-from monitor.export.presentation import STATE_TITLES, format_time
+from monitor.export.presentation import QUALITY_HEADING, STATE_TITLES, format_time
 from monitor.export.report_data import DecayedMeans, ReportData
 from monitor.stats import (
     CupedAdjustment,
+    DataQuality,
     Estimate,
     EstimatePair,
+    ResponseQuality,
     VariantComparison,
     VerdictState,
     compare_variants,
@@ -630,3 +632,19 @@ class TestDefinitions:
         assert "the mean over the first 5 days" in text
         assert "is ever outside is at most 0.01" in text
         assert "wrong way round" not in text
+
+
+def test_events_that_do_not_count_are_in_a_table_by_variant() -> None:
+    """The same rows as on the page; without such events there is no table."""
+    report = report_data(STUDENTS_WITH_EFFECT, time_after_days(30))
+    assert QUALITY_HEADING not in Page(render_experiment_report(report)).text
+    quality = DataQuality(
+        {
+            "control": ResponseQuality(75, rejected={"repeated_item": 25}, late=2),
+            "treatment": ResponseQuality(100, uncounted_reactions={"before_response": 1234}),
+        }
+    )
+    text = Page(render_experiment_report(replace(report, summary=replace(report.summary, data_quality=quality)))).text
+    plain_text = text.replace("\u202f", " ")
+    assert f"{QUALITY_HEADING} events control treatment Rejected, repeated_item 25 (24.5 %) 0 (0.0 %)" in plain_text
+    assert "Reactions before the response 0 1 234" in plain_text
