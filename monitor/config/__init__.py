@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from monitor.config.definitions import aggregate_definitions, definition_differences
 from monitor.config.digest import config_digest
-from monitor.config.experiments import MAX_GAIN, experiment_warnings, parse_metric_specs
+from monitor.config.experiments import MAX_GAIN, MAX_NAME_LENGTH, experiment_warnings, parse_metric_specs
 from monitor.config.loading import load_settings
 from monitor.config.paths import Lookup, Path, Step
 from monitor.config.settings import (
@@ -64,6 +64,7 @@ __all__ = [
     "LATENCY_ABOVE_PREFIX",
     "LATENCY_METRIC",
     "MAX_GAIN",
+    "MAX_NAME_LENGTH",
     "NO_CATEGORY",
     "OTHER_CATEGORY",
     "RATED_SHARE_METRIC",

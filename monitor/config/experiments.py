@@ -58,7 +58,7 @@ _MEASURES: Final = ("cg", "dcg", "ndcg", "success", "rr", "p")
 _METRIC_NAME: Final = re.compile(r"([a-z]+)@([1-9][0-9]{0,2})")
 _RECIPROCAL_DECAY: Final = re.compile(r"reciprocal-([1-9][0-9]{0,2})d")
 _GAIN_EXAMPLE: Final = "{ 0 = 0, 1 = 1, 2 = 3 }"
-_MAX_NAME_LENGTH: Final = 100
+MAX_NAME_LENGTH: Final = 100
 _MAX_KIND_LENGTH: Final = 64
 _MAX_K: Final = 100
 MAX_GAIN: Final = 65_536.0
@@ -232,15 +232,13 @@ def _weight_beyond_retention(decay: DecaySpec, retention_ms: int) -> tuple[float
 def is_name(value: object) -> TypeGuard[str]:
     """Return whether a value may be the name of an experiment, a variant or a category."""
     return (
-        isinstance(value, str) and 0 < len(value) <= _MAX_NAME_LENGTH and value.isprintable() and value == value.strip()
+        isinstance(value, str) and 0 < len(value) <= MAX_NAME_LENGTH and value.isprintable() and value == value.strip()
     )
 
 
 def _parse_name(key: str, value: object) -> str:
     if not is_name(value):
-        raise ConfigError(
-            key, value, f"a name of 1 to {_MAX_NAME_LENGTH} printable characters without blanks around it"
-        )
+        raise ConfigError(key, value, f"a name of 1 to {MAX_NAME_LENGTH} printable characters without blanks around it")
     return value
 
 

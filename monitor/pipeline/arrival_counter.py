@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from monitor.clock import HOUR_MS
-from monitor.config import KafkaSettings
+from monitor.config import MAX_NAME_LENGTH, KafkaSettings
 from monitor.errors import escape_controls
 from monitor.pipeline.batch_applier import OutcomeCounts
 from monitor.pipeline.batch_decoding import DecodedBatch
@@ -18,7 +18,6 @@ from monitor.state import ArrivalCount, Commit, StoreKeys, add_arrivals
 
 _MAX_NAMES_PER_HOUR: Final = 50
 """Largest number of undeclared names that a worker counts one by one in an hour: anybody may write new names."""
-_MAX_NAME_LENGTH: Final = 60
 _FIELD: Final = re.compile(r"([a-z_]+)(?:\[\d+\])?((?:\.[a-z_]+)?):")
 """The field at the beginning of `RejectedRecord.detail`, with or without an index."""
 _OTHER_NAMES: Final = ("", "")
@@ -70,7 +69,7 @@ class ArrivalCounter:
         add_arrivals(commit, keys, counts, arrived_ms)
 
     def _limited_names(self, names: tuple[str, str], hour: int) -> tuple[str, str]:
-        """Return printable names of at most 60 characters; beyond the limit of different names, empty names."""
+        """Return printable names, cut if too long; beyond the limit of different names, empty names."""
         if hour != self._hour:
             self._hour, self._names = hour, set()
         experiment, variant = map(printable_name, names)
@@ -81,13 +80,13 @@ class ArrivalCounter:
 
 
 def printable_name(name: str) -> str:
-    r"""Return a name with control characters as escapes, cut to 60 characters.
+    r"""Return a name with control characters as escapes, cut to the largest length of a name.
 
     >>> print(printable_name("ranker" + chr(27) + "[2J"))
     ranker\u001b[2J
     """
     text = escape_controls(name)
-    return text if len(text) <= _MAX_NAME_LENGTH else f"{text[: _MAX_NAME_LENGTH - 1]}…"
+    return text if len(text) <= MAX_NAME_LENGTH else f"{text[: MAX_NAME_LENGTH - 1]}…"
 
 
 def _rejection_detail(record: RejectedRecord) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from monitor.config import MAX_NAME_LENGTH
 from monitor.engine import PRE_PERIOD_VARIANT, BatchChanges, EventBatch
 from monitor.state.redis_connection import translating_errors
 from monitor.state.store_records import Commit
@@ -28,7 +29,6 @@ _OTHER_UNDECLARED_FIELD: Final = b"other_undeclared"
 _UNDECLARED_PREFIX: Final = b"undeclared:"
 _MAX_UNDECLARED_VARIANTS: Final = 20
 """Undeclared variants of an experiment with a count of their own: anybody may write events with a new name."""
-_MAX_NAME_LENGTH: Final = 100
 
 
 class QualityCounter:
@@ -64,7 +64,7 @@ class QualityCounter:
                 stored_fields = self._store.client.hkeys(self._store.keys.data_quality(number))
             fields = {field for field in stored_fields if field.startswith(_UNDECLARED_PREFIX)}
             self._undeclared_fields[number] = fields
-        field = _UNDECLARED_PREFIX + name[:_MAX_NAME_LENGTH].encode(errors="replace")
+        field = _UNDECLARED_PREFIX + name[:MAX_NAME_LENGTH].encode(errors="replace")
         if field not in fields and len(fields) >= _MAX_UNDECLARED_VARIANTS:
             return _OTHER_UNDECLARED_FIELD
         fields.add(field)

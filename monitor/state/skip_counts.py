@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from monitor.analysis import SkippedExperiment
-from monitor.config import ExperimentSettings, similar_name
+from monitor.config import MAX_NAME_LENGTH, ExperimentSettings, similar_name
 from monitor.engine import IdHasher
 from monitor.state.keys import StoreKeys
 from monitor.state.record_reader import read_in_transaction
@@ -32,7 +32,6 @@ from monitor.state.store_records import Commit
 from monitor.state.store_shard import StoreShard
 from monitor.stats import SkippedEventCounts
 
-_MAX_NAME_LENGTH: Final = 100
 _MAX_LISTED_EXPERIMENTS: Final = 20
 OTHER_EXPERIMENTS_FIELD: Final = b"responses:other"
 """Counts the responses of experiments beyond the limit of separately counted experiments."""
@@ -76,7 +75,7 @@ def _spelling(name: str) -> str:
 
 def add_skipped_name(commit: Commit, keys: StoreKeys, field: bytes, experiment: str) -> None:
     """Append the name of an undeclared experiment to a commit, cut to 100 characters."""
-    commit.hash_texts[keys.experiments_skipped, field] = experiment[:_MAX_NAME_LENGTH].encode(errors="replace")
+    commit.hash_texts[keys.experiments_skipped, field] = experiment[:MAX_NAME_LENGTH].encode(errors="replace")
 
 
 def read_skipped_fields(store: StoreShard) -> set[bytes]:

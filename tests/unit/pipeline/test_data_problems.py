@@ -7,7 +7,7 @@ import json
 import pytest
 
 from monitor.clock import HOUR_MS
-from monitor.config import KafkaSettings
+from monitor.config import MAX_NAME_LENGTH, KafkaSettings
 from monitor.engine import EventBatch
 from monitor.pipeline.arrival_counter import ArrivalCounter, printable_name
 from monitor.pipeline.batch_decoding import DecodedBatch, IgnoredRecord
@@ -111,7 +111,7 @@ def test_feedback_whose_responses_never_arrived_is_a_problem_from_ten_percent_on
 def test_names_are_printed_without_control_characters_and_shortened() -> None:
     """Anybody may write any name into a topic."""
     assert printable_name("a\x1b[2J\n\u202eb") == r"a\u001b[2J\n\u202eb"
-    assert len(printable_name("x" * 1_000)) == 60
+    assert len(printable_name("x" * 1_000)) == MAX_NAME_LENGTH
 
 
 def test_only_some_different_names_are_counted_one_by_one() -> None:
@@ -141,3 +141,9 @@ def test_rejected_records_are_counted_by_reason_and_field_and_never_by_their_con
         ArrivalCount(TOPIC, "rejected", "wrong_type items.item_id"): 1,
         ArrivalCount(TOPIC, "rejected", "wrong_type"): 1,
     }
+
+
+def test_a_name_that_may_be_declared_is_not_cut() -> None:
+    """A cut name would not equal the name of a declared or removed experiment."""
+    name = "x" * MAX_NAME_LENGTH
+    assert printable_name(name) == name
