@@ -338,15 +338,15 @@ def _power_findings(verdict: Verdict) -> Iterator[Reason]:
         and later_half_width > _UNRESOLVED_MDES * mde
     ):
         text = (
-            f"At the present number of new students, the interval on {metric} is still \u00b1{later_half_width:.2g} "
-            f"after {_LONG_DAYS:.0f} days, over {_UNRESOLVED_MDES:.0f} times the smallest effect of interest, "
-            f"{mde:.4g}, which this experiment cannot show in a reasonable time. {advice}"
+            f"At the present number of new {evidence.unit_noun}s, the interval on {metric} is still "
+            f"\u00b1{later_half_width:.2g} after {_LONG_DAYS:.0f} days, over {_UNRESOLVED_MDES:.0f} times the smallest "
+            f"effect of interest, {mde:.4g}, which this experiment cannot show in a reasonable time. {advice}"
         )
         yield Reason("low_power", text)
     elif verdict.state == "continue" and days is not None and days > _LONG_DAYS:
         text = (
-            f"At the present number of new students it takes about {_count(round(days), 'day')} until an effect of "
-            f"{mde:.4g} on {metric} is shown with 80 % power, guardrails included. {advice}"
+            f"At the present number of new {evidence.unit_noun}s it takes about {_count(round(days), 'day')} until an "
+            f"effect of {mde:.4g} on {metric} is shown with 80 % power, guardrails included. {advice}"
         )
         yield Reason("low_power", text)
     if primary.lower is None or primary.upper is None or verdict.state in {"insufficient_data", "invalid"}:
@@ -381,9 +381,9 @@ def _cuped_findings(verdict: Verdict) -> Iterator[Reason]:
         metric = verdict.evidence.metric
         verb = "reduces" if reduction >= 0 else "increases"
         text = (
-            f"{metric} is adjusted for the results of {_count(adjustment.students, 'student')} before the experiment "
-            f"(CUPED). The adjustment {verb} the variance of the effect by {_percent(abs(reduction), 1)}. Without the "
-            f"adjustment, the interval is {_interval(metric, unadjusted)}."
+            f"{metric} is adjusted for the results of {_count(adjustment.students, verdict.evidence.unit_noun)} before "
+            f"the experiment (CUPED). The adjustment {verb} the variance of the effect by "
+            f"{_percent(abs(reduction), 1)}. Without the adjustment, the interval is {_interval(metric, unadjusted)}."
         )
         yield Reason("adjusted", text)
 
@@ -473,23 +473,23 @@ class _DecisionRule:
         has_few_units = min(self.primary.control.units, self.primary.treatment.units) < MIN_UNITS_FOR_DECISION
         for name, estimate in ((evidence.control, self.primary.control), (evidence.treatment, self.primary.treatment)):
             if estimate.units < MIN_UNITS_FOR_DECISION:
-                students = _count(estimate.units, "student")
-                text = f"{name} has {students} with complete first days; at least {MIN_UNITS_FOR_DECISION} are needed."
+                units = _count(estimate.units, evidence.unit_noun)
+                text = f"{name} has {units} with complete first days; at least {MIN_UNITS_FOR_DECISION} are needed."
                 yield Reason("few_students", text)
         if evidence.closed_days < evidence.criteria.min_days:
             text = (
-                f"The windows of the students of {_count(evidence.closed_days, 'entry day')} are complete; at least "
-                f"{evidence.criteria.min_days:g} entry days are required (min_days): "
+                f"The windows of the {evidence.unit_noun}s of {_count(evidence.closed_days, 'entry day')} are complete"
+                f"; at least {evidence.criteria.min_days:g} entry days are required (min_days): "
                 + (
                     f"about {_count(math.ceil(evidence.criteria.min_days - evidence.closed_days), 'more day')}."
                     if evidence.has_new_students
-                    else "no new students have entered for a week, so the number does not grow. Lower min_days, or add "
-                    "students."
+                    else f"no new {evidence.unit_noun}s have entered for a week, so the number does not grow. Lower "
+                    f"min_days, or add {evidence.unit_noun}s."
                 )
             )
             yield Reason("young", text)
         if not has_few_units and self.primary.difference.information is None:
-            text = f"{evidence.metric} is the same for all students so far, so it has no interval yet."
+            text = f"{evidence.metric} is the same for all {evidence.unit_noun}s so far, so it has no interval yet."
             yield Reason("no_variation", text)
 
     def validity_failures(self) -> Iterator[Reason]:
@@ -504,42 +504,43 @@ class _DecisionRule:
             )
             is_hidden = sample_ratio.log_e < -math.log(sample_ratio.alpha)
             finding = (
-                "were not split as intended, which later students hide; now"
+                f"were not split as intended, which later {evidence.unit_noun}s hide; now"
                 if is_hidden
                 else "are not split as intended:"
             )
             text = (
-                f"Students {finding} {split} (sample ratio mismatch, p = {sample_ratio.p:.2g}; "
-                f"limit {sample_ratio.alpha:g}){_detection_date(sample_ratio)}. Repair the assignment, then start a "
+                f"{evidence.unit_noun.capitalize()}s {finding} {split} (sample ratio mismatch, p = {sample_ratio.p:.2g}"
+                f"; limit {sample_ratio.alpha:g}){_detection_date(sample_ratio)}. Repair the assignment, then start a "
                 "new experiment."
             )
             yield Reason("sample_ratio", text)
         yield from self.segment_mismatches()
         yield from self.hour_mismatches()
         for variant in sample_ratio.empty_variants:
-            yield Reason("empty_variant", f"{variant} should get a share of the students, but has none.")
+            yield Reason("empty_variant", f"{variant} should get a share of the {evidence.unit_noun}s, but has none.")
         for variant in sample_ratio.stray_variants:
-            yield Reason("stray_traffic", f"{variant} should get no students, but was shown to some.")
+            yield Reason("stray_traffic", f"{variant} should get no {evidence.unit_noun}s, but was shown to some.")
         if self.crossover_ratio.mismatch:
             text = (
-                "Students who saw more than one variant are left out, and their first variants are not split as "
-                f"intended (p = {self.crossover_ratio.p:.2g}; limit {self.crossover_ratio.alpha:g}), so the compared "
-                "students differ between the variants."
+                f"{evidence.unit_noun.capitalize()}s who saw more than one variant are left out, and their first "
+                f"variants are not split as intended (p = {self.crossover_ratio.p:.2g}; "
+                f"limit {self.crossover_ratio.alpha:g}), so the compared {evidence.unit_noun}s differ between the "
+                "variants."
             )
             yield Reason("uneven_crossovers", text)
         if evidence.anonymous_units > criteria.anonymous_limit * evidence.units:
-            unit, field = ("student", "user_id") if evidence.unit == "user" else ("group", "group_id")
+            field = "user_id" if evidence.unit == "user" else "group_id"
             text = (
                 f"{_percent(evidence.anonymous_units / evidence.units)} of the compared units are responses without a "
                 f"{field}; the limit is {_percent(criteria.anonymous_limit)}. Several of them may come from one "
-                f"{unit}, so the interval would be too narrow. Send a {field} with each response."
+                f"{evidence.unit_noun}, so the interval would be too narrow. Send a {field} with each response."
             )
             yield Reason("anonymous_units", text)
         if evidence.crossovers > criteria.crossover_limit * evidence.students:
             share = _percent(evidence.crossovers / evidence.students) if evidence.students else "unknown share"
             text = (
-                f"{evidence.crossovers} of {_count(evidence.students, 'student')} ({share}) saw more than one variant; "
-                f"the limit is {_percent(criteria.crossover_limit)}."
+                f"{evidence.crossovers} of {_count(evidence.students, evidence.unit_noun)} ({share}) saw more than one "
+                f"variant; the limit is {_percent(criteria.crossover_limit)}."
             )
             yield Reason("crossovers", text)
         if evidence.lost_events:
@@ -619,8 +620,9 @@ class _DecisionRule:
         for segment, result in self.segment_ratios:
             if result.mismatch:
                 text = (
-                    f"Students of {segment} are not split as intended (sample ratio mismatch, p = {result.p:.2g}; "
-                    f"limit {result.alpha:.2g}). The split differs between kinds of students or within the day."
+                    f"{self.evidence.unit_noun.capitalize()}s of {segment} are not split as intended (sample ratio "
+                    f"mismatch, p = {result.p:.2g}; limit {result.alpha:.2g}). The split differs between kinds of "
+                    f"{self.evidence.unit_noun}s or within the day."
                 )
                 yield Reason("segment_sample_ratio", text)
 
@@ -631,9 +633,9 @@ class _DecisionRule:
             hour, result = min(mismatches, key=lambda mismatch: mismatch[1].p)
             hours = f" and {_count(len(mismatches) - 1, 'other hour')}" if len(mismatches) > 1 else ""
             text = (
-                f"Students first exposed at {hour}{hours} are not split as intended (sample ratio mismatch, p = "
-                f"{result.p:.2g}; limit {result.alpha:.2g}). The split changes within the day, so the variants have "
-                "students of different times of day."
+                f"{self.evidence.unit_noun.capitalize()}s first exposed at {hour}{hours} are not split as intended "
+                f"(sample ratio mismatch, p = {result.p:.2g}; limit {result.alpha:.2g}). The split changes within the "
+                f"day, so the variants have {self.evidence.unit_noun}s of different times of day."
             )
             yield Reason("hour_sample_ratio", text)
 
@@ -643,8 +645,9 @@ class _DecisionRule:
             phases = self.evidence.compared_phases
             # The test is over all variants, so another treatment may be the cause.
             variants = dict.fromkeys(variant for phase in phases for variant in (*phase.shares, *phase.students))
+            noun = self.evidence.unit_noun
             split = " and ".join(
-                f"{_count(sum(phase.students.get(variant, 0) for phase in phases), 'student')} of {variant}"
+                f"{_count(sum(phase.students.get(variant, 0) for phase in phases), noun)} of {variant}"
                 for variant in variants
             )
             limit = (
@@ -654,7 +657,7 @@ class _DecisionRule:
             )
             text = (
                 f"The comparison is over {split}, which is not the intended split{limit}. One variant has more "
-                "students without a value, for example because unhappy students stop rating, so no gain can be "
+                f"{noun}s without a value, for example because unhappy students stop rating, so no gain can be "
                 "concluded."
             )
             yield Reason("compared_sample_ratio", text)
@@ -780,10 +783,10 @@ class _DecisionRule:
         fall = treatment_share * treatment + control_share * (max_value - control)
         low, high = format_changes(self.evidence.metric, [fall, rise])
         text = (
-            f"Students who saw more than one variant are left out ({_percent(control_share)} of "
-            f"{self.evidence.control}, {_percent(treatment_share)} of {self.evidence.treatment}). At worst, with the "
-            f"most extreme values, they would lower the effect by {low} or raise it by {high}"
-            f"{metric_unit(self.evidence.metric)}."
+            f"{self.evidence.unit_noun.capitalize()}s who saw more than one variant are left out "
+            f"({_percent(control_share)} of {self.evidence.control}, {_percent(treatment_share)} of "
+            f"{self.evidence.treatment}). At worst, with the most extreme values, they would lower the effect "
+            f"by {low} or raise it by {high}{metric_unit(self.evidence.metric)}."
         )
         yield Reason("left_out_students", text)
 
@@ -806,8 +809,8 @@ class _DecisionRule:
         if live_bounds[0] > closed_bounds[1] or live_bounds[1] < closed_bounds[0]:
             text = (
                 f"The effect over all responses so far ({_interval(self.evidence.metric, live)}) and the effect that "
-                f"decides ({_interval(self.evidence.metric, self.primary)}) exclude each other. Active students, or "
-                "students who came later, differ from the others."
+                f"decides ({_interval(self.evidence.metric, self.primary)}) exclude each other. Active "
+                f"{self.evidence.unit_noun}s, or {self.evidence.unit_noun}s who came later, differ from the others."
             )
             yield Reason("live_disagrees", text)
 

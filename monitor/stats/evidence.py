@@ -131,6 +131,11 @@ def _utc(time_ms: int) -> str:
 class VerdictEvidence(msgspec.Struct, frozen=True):
     """The evidence on a treatment against the control at an event time."""
 
+    @property
+    def unit_noun(self) -> str:
+        """The noun for a unit in sentences: student or group."""
+        return "student" if self.unit == "user" else "group"
+
     control: str
     """The name of the control variant."""
     treatment: str

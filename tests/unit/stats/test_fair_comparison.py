@@ -152,6 +152,22 @@ def test_the_minimum_duration_counts_entry_days_with_complete_windows() -> None:
     assert _decide(closed_days=7).state == "ship"
 
 
+def test_a_verdict_names_the_units_that_are_compared() -> None:
+    """With unit = "group", numbers of groups are not called numbers of students."""
+    for fields in (
+        {"closed_days": 6},
+        {"closed_days": 6, "has_new_students": False},
+        {"crossovers": 900},
+        {"arms": _pair(1.0, 1.1, units=3)},
+        {"segments": (SegmentCounts("algebra", (_phase(3000, 2000),)),)},
+    ):
+        (student_text, *_), (group_text, *_) = (
+            [reason.text for reason in _decide(unit=unit, **fields).reasons] for unit in ("user", "group")
+        )
+        assert "tudent" in student_text
+        assert group_text == student_text.replace("student", "group").replace("Student", "Group")
+
+
 def test_a_segment_with_another_split_makes_the_comparison_invalid() -> None:
     """The mismatches of two segments cancel out over all students."""
     segments = (SegmentCounts("algebra", (_phase(3000, 2000),)), SegmentCounts("essays", (_phase(2000, 3000),)))
