@@ -58,7 +58,12 @@ REACHABILITY: Final = (
         name="AbMonitorTargetDown",
         concern="down",
         severity="warning",
-        expr=f"min by (instance) (up{{{JOBS}}}) == 0",
+        # Alerts of both jobs get the same labels, and Prometheus accepts no two equal alerts of one rule.
+        expr=f"""
+        min by (instance) (up{{{PROCESS_JOBS}}}) == 0
+        or ignoring (job)
+        min by (instance) (up{{{JOBS}, {EXPERIMENT_JOBS}}}) == 0
+        """,
         pending="5m",
         keep="2m",
         summary="{{ $labels.instance }} ({{ $labels.job }}) does not answer scrapes",
@@ -97,11 +102,16 @@ REACHABILITY: Final = (
         name="AbMonitorStoreDown",
         concern="store-down",
         severity="critical",
-        # Both pages must say so: before its first position the consumer has not asked the store yet.
+        # A store that is full or read-only answers reads, so the worker's pause decides. Before its first position the
+        # worker has not asked the store yet; then both pages must report an outage.
         expr=f"""
-        max by (instance) (abmonitor_store_up{{{PROCESS_JOBS}}}) == 0
-        unless ignoring (job)
-        max by (instance) (abmonitor_store_up{{{EXPERIMENT_JOBS}}}) == 1
+        max by (instance) (abmonitor_paused{{reason="store"}}) == 1
+        or
+        (
+          max by (instance) (abmonitor_store_up{{{PROCESS_JOBS}}}) == 0
+          unless ignoring (job)
+          max by (instance) (abmonitor_store_up{{{EXPERIMENT_JOBS}}}) == 1
+        )
         """,
         pending="2m",
         keep="2m",

@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Iterable
 from contextlib import ExitStack
+from typing import Final
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -20,6 +21,8 @@ from monitor.export import render_summary, stderr_console, stdout_console
 from monitor.offline import describe_undeclared_names
 from monitor.pipeline import Telemetry
 from monitor.sources import FileSource
+
+_REMEDY: Final = "Correct the lines, then run the command again; docs/events.md has the format"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +49,10 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         worker = create_worker(settings, store, source, telemetry, topics, wall_clock)
         signals = stack.enter_context(stop_on_signals(worker.stop))
         with _FileProgress(source, console):
-            worker.run()
+            try:
+                worker.run()
+            except InputRejected as error:
+                raise InputRejected(f"{error}. {_REMEDY}") from error
         source.report_rejected_totals()
         for sentence in describe_undeclared_names(source.name_counts, settings):
             source.report(sentence)
@@ -59,8 +65,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         if rejected_count > settings.limits.max_rejected_share * max(line_count, 1):
             raise InputRejected(
                 f"{rejected_count} of {count_noun(line_count, 'line')} rejected "
-                f"(limits.max_rejected_share = {settings.limits.max_rejected_share}), and not applied. Correct the "
-                "lines, then run the command again; docs/events.md has the format"
+                f"(limits.max_rejected_share = {settings.limits.max_rejected_share}), and not applied. {_REMEDY}"
             )
     return 0 if source.is_exhausted() or not signals else SIGNAL_EXIT_CODE_BASE + signals[0]
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 from monitor.app import create_worker, open_writable_store, serve_http
@@ -15,7 +17,7 @@ from monitor.cli.command_io import ACCEPT_REJECTED_VARIABLE, load_command_settin
 from monitor.cli.signals import stop_on_signals
 from monitor.clock import wall_clock
 from monitor.config import experiment_warnings
-from monitor.errors import AbMonitorError, ConfigError
+from monitor.errors import AbMonitorError, ConfigError, InputRejected
 from monitor.pipeline import Telemetry
 from monitor.sources import KafkaSource
 from monitor.state import Failure, ShardedStore, count_start, read_server_warnings, record_failure
@@ -72,7 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
             serve_http(settings, store.reader, telemetry, worker.readiness, wall_clock, worker.data_problems)
         )
         log.info("serving url=%s", server.url)
-        worker.run()
+        with _explained_rejection(arguments.config):
+            worker.run()
     return 0
 
 
@@ -93,3 +96,18 @@ def _recorded_failure(store: ShardedStore) -> Iterator[None]:
         with suppress(AbMonitorError):
             record_failure(store, Failure(error.exit_code, str(error), wall_clock()))
         raise
+
+
+@contextmanager
+def _explained_rejection(config_path: Path) -> Iterator[None]:
+    """Add the way past the rejected records to an `InputRejected` that ends the block."""
+    try:
+        yield
+    except InputRejected as error:
+        raise InputRejected(
+            f"{error}. Correct the producer, then start once with `ab-monitor run --config "
+            f"{shlex.quote(str(config_path))} --accept-rejected` (in a container: {ACCEPT_REJECTED_VARIABLE}=1). This "
+            "start reads past the rejected records that are already in the topic, and loses nothing: it writes them to "
+            "the dead-letter topic. Until then `ab-monitor dead-letters list` lacks the last of them. "
+            "docs/runbook.md#rejects has the steps"
+        ) from error

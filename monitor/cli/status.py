@@ -37,6 +37,6 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     elif arguments.json:
         print_json(summary.to_json() | {"problems": [problem.to_json() for problem in health.data_problems]})
     else:
-        problems = [problem.text for problem in health.data_problems]
-        stdout_console(os.environ).print(render_summary(summary, now_ms=now_ms, conditions=problems))
+        conditions = [*(problem.text for problem in health.data_problems), *health.worker_conditions()]
+        stdout_console(os.environ).print(render_summary(summary, now_ms=now_ms, conditions=conditions))
     return 0

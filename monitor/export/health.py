@@ -17,9 +17,11 @@ from monitor.export.freshness import HISTORY_HOURS, Freshness, measure_freshness
 from monitor.export.presentation import format_count, format_counted, format_duration
 from monitor.pipeline import DataProblem, read_data_problems
 from monitor.state import (
+    Failure,
     ServiceRecords,
     StoreReader,
     TopicArrivals,
+    WorkerRecord,
     read_arrivals,
     read_hourly_responses,
     read_service_records,
@@ -28,6 +30,8 @@ from monitor.state import (
 _RUNNING_MS: Final = 60_000
 """A worker that has not renewed its record for this time has ended, or does not reach the store."""
 _RECENT_FAILURE_MS: Final = HOUR_MS
+_RECOVERED_MS: Final = 600_000
+"""A failure is over once a worker that started afterwards has run for this time."""
 _LARGE_LAG_EVENTS: Final = 10_000
 _MAX_REASONS: Final = 3
 _MAX_READING_AGE_S: Final = 10.0
@@ -58,12 +62,7 @@ class ServiceHealth:
     @property
     def paused(self) -> dict[str, str]:
         """Dependency → why running workers wait for the dependency."""
-        return {
-            name: reason
-            for _, worker in self.service.workers
-            if self.now_ms - worker.seen_ms < _RUNNING_MS
-            for name, reason in worker.paused.items()
-        }
+        return {name: reason for worker in self._running_workers() for name, reason in worker.paused.items()}
 
     def conditions(self) -> list[str]:
         """Return a sentence for each thing that is wrong: events that do not count first."""
@@ -71,20 +70,34 @@ class ServiceHealth:
 
     def service_conditions(self) -> list[str]:
         """Return the conditions of workers and experiments, without those of single topics."""
+        stale = [f"{name}: {state.describe()}" for name, state in self.freshness.items() if state.is_stale]
+        return [*self.worker_conditions(), *stale]
+
+    def worker_conditions(self) -> list[str]:
+        """Return a sentence for each thing that is wrong with the workers; empty if none has ever started."""
         sentences = [f"paused reason={name}: {reason}" for name, reason in self.paused.items()]
-        sentences += [f"{name}: {state.describe()}" for name, state in self.freshness.items() if state.is_stale]
         failure = self.service.last_failure
-        if failure is not None and self.now_ms - failure.at_ms < _RECENT_FAILURE_MS:
+        if failure is not None and not self._has_recovered(failure):
             age = format_duration(max(self.now_ms - failure.at_ms, 0) // 1000)
             sentences.append(f"a worker ended {age} ago with exit code {failure.exit_code}: {failure.reason}")
-        running_workers = [worker for _, worker in self.service.workers if self.now_ms - worker.seen_ms < _RUNNING_MS]
-        if not running_workers:
+        running_workers = self._running_workers()
+        if not running_workers and self.service.starts:
             sentences.append("no worker has reported within the last minute: is `ab-monitor run` running?")
         if len({worker.config_digest for worker in running_workers}) > 1:
             sentences.append("the workers have different configurations: restart those with the old one")
         if (self.lag_events or 0) >= _LARGE_LAG_EVENTS:
             sentences.append(f"{format_counted(self.lag_events or 0, 'event waits', 'events wait')} to be applied")
         return sentences
+
+    def _running_workers(self) -> list[WorkerRecord]:
+        return [worker for _, worker in self.service.workers if self.now_ms - worker.seen_ms < _RUNNING_MS]
+
+    def _has_recovered(self, failure: Failure) -> bool:
+        """Return whether the failure is an hour old, or a worker has run long enough since."""
+        return self.now_ms - failure.at_ms >= _RECENT_FAILURE_MS or any(
+            worker.started_ms >= failure.at_ms and self.now_ms - worker.started_ms >= _RECOVERED_MS
+            for worker in self._running_workers()
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the object of `status --health --json`."""

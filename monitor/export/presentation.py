@@ -310,7 +310,7 @@ def experiment_table_rows(experiment: ExperimentSummary, now_ms: int, min_studen
 
 
 def data_quality_rows(experiment: ExperimentSummary) -> list[TableRow]:
-    """Return rows with the numbers of events that do not count, or only in part; a number that is 0 for all variants is omitted.
+    """Return rows with the numbers of events that do not count, or only in part; without rows of zeros.
 
     Values and details are in the order of `ExperimentSummary.variants_control_first`.
     """

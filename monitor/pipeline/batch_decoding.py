@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from monitor.config import LimitSettings
 from monitor.decoding import IgnoredReason, Record, RecordDecoder
@@ -15,12 +15,6 @@ from monitor.errors import InputRejected, InvalidEvent
 from monitor.events import Response
 from monitor.sources import PartitionRecords, RejectedRecord
 from monitor.state import RejectionCounts
-
-_REMEDY: Final = (
-    "Correct the producer, then start once with `ab-monitor run --accept-rejected` (in a container: "
-    "ABMONITOR_ACCEPT_REJECTED=1), which reads past the rejected records that are in the topic already and loses "
-    "nothing: it writes them to the dead-letter topic. docs/runbook.md#rejects has the steps"
-)
 
 
 class IgnoredRecord(NamedTuple):
@@ -104,6 +98,7 @@ def update_rejection_counts(
     `rejected_records` are the rejected ones of `records`. Those at `ignored_offsets` count neither as rejected nor
     as valid. The counts are stored with the position, so a service that
     stops at a limit stops again after a restart. Otherwise restarts would move a whole topic to the dead-letter queue.
+    The command adds the next step to the message.
     """
     consecutive_count, record_count, rejected_count = counts
     record_count += len(records) - len(ignored_offsets)
@@ -116,16 +111,16 @@ def update_rejection_counts(
                 consecutive_count = consecutive_count + 1 if record.offset in rejected_offsets else 0
                 max_consecutive = max(max_consecutive, consecutive_count)
         last = rejected_records[-1]
-        remedy = f"the last at {last.partition} offset {last.offset}: {last.reason}, {last.detail}. {_REMEDY}"
+        example = f"the last at {last.partition} offset {last.offset}: {last.reason}, {last.detail}"
         if max_consecutive > limits.max_consecutive_rejected:
             raise InputRejected(
                 f"{max_consecutive} consecutive events were rejected "
-                f"(limits.max_consecutive_rejected = {limits.max_consecutive_rejected}), {remedy}"
+                f"(limits.max_consecutive_rejected = {limits.max_consecutive_rejected}), {example}"
             )
         if record_count >= limits.rejection_window and rejected_count > limits.max_rejected_share * record_count:
             raise InputRejected(
                 f"{rejected_count} of the last {record_count} events were rejected "
-                f"(limits.max_rejected_share = {limits.max_rejected_share}), {remedy}"
+                f"(limits.max_rejected_share = {limits.max_rejected_share}), {example}"
             )
     elif len(records) > len(ignored_offsets):
         consecutive_count = 0

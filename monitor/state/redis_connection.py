@@ -91,7 +91,14 @@ _TEMPORARY_ERRORS: Final = (
     redis.exceptions.NoScriptError,
 )
 _TEMPORARY_ERROR_CODES: Final = ("LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "BUSY", "READONLY", "OOM", "-OOM")
-
+_ERROR_CODES: Final = {
+    redis.exceptions.BusyLoadingError: "LOADING",
+    redis.exceptions.ClusterDownError: "CLUSTERDOWN",
+    redis.exceptions.MasterDownError: "MASTERDOWN",
+    redis.exceptions.OutOfMemoryError: "OOM",
+    redis.exceptions.ReadOnlyError: "READONLY",
+}
+"""Codes that redis-py removes from the server's message; the runbook names the next step by the code."""
 
 _CLOSED_CONNECTION_TEXTS: Final = ("EOF", "reset", "Broken pipe", "closed")
 
@@ -124,7 +131,8 @@ def _translate(settings: StoreSettings, store: str, error: Exception) -> Excepti
     elif isinstance(cause, (redis.exceptions.AskError, redis.exceptions.TryAgainError)):
         translation = StoreUnavailable(f"{store}: keys are being moved from one master to another ({message})")
     elif isinstance(cause, _TEMPORARY_ERRORS) or message.startswith(_TEMPORARY_ERROR_CODES):
-        translation = StoreUnavailable(f"{store}: {message}")
+        code = _ERROR_CODES.get(type(cause), "")
+        translation = StoreUnavailable(f"{store}: {'' if message.startswith(code) else f'{code} '}{message}")
     elif "WRONGTYPE" in message:
         translation = IncompatibleStore(
             f"{store}: a key with the prefix abm: has another type than AB Monitor writes ({message}). Another program "

@@ -21,7 +21,7 @@ from monitor.state.sharded_store import ShardedStore
 _WORKER_PREFIX: Final = b"worker:"
 _FORGOTTEN_AFTER_MS: Final = 3_600_000
 """A worker that ended without removing its record, for example after SIGKILL, is listed for this time."""
-_MAX_REASON_LENGTH: Final = 500
+_MAX_REASON_LENGTH: Final = 1000
 
 
 class WorkerRecord(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ import asyncio
 import hmac
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -32,8 +32,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from monitor.analysis import ExperimentSummary, StoreSummary, VerdictHistory, history_json
 from monitor.clock import Clock
-from monitor.config import DisplaySettings, parse_instant_ms
-from monitor.errors import DependencyUnavailable, UnusableStore, UsageError
+from monitor.config import DisplaySettings, parse_instant_ms, similar_name
+from monitor.errors import DependencyUnavailable, UnusableStore, UsageError, escape_controls, setting_text
 from monitor.export import ExperimentsCollector, ServiceHealth
 from monitor.web.pages import page_context, page_response
 from monitor.web.runbook import RUNBOOK_STYLES, runbook_response
@@ -61,6 +61,7 @@ HTTP_PATHS: Final = (
 )
 _VERDICT_SUFFIX: Final = "/verdict"
 _ITEM_SUFFIXES: Final = ("/items", "/attention")
+_EXPERIMENT_SUFFIXES: Final = (_VERDICT_SUFFIX, *_ITEM_SUFFIXES)
 
 
 class HttpEndpoints:
@@ -189,8 +190,11 @@ class HttpEndpoints:
                 raise HTTPException(400, str(error)) from error
             except KeyError:
                 pass
-        content = experiment_json(self._read_summary(_as_of_ms(request)), name, self._read_history)
-        return _json_response({"error": "unknown experiment"}, 404) if content is None else _json_response(content)
+        summary = self._read_summary(_as_of_ms(request))
+        content = experiment_json(summary, name, self._read_history)
+        if content is None:
+            return _json_response({"error": unknown_experiment_text(name, summary.experiments)}, 404)
+        return _json_response(content)
 
 
 def _metrics_response(collector: Collector, request: Request) -> Response:
@@ -289,6 +293,19 @@ def experiment_json(
         return None
     content = experiment.to_json() if name == path else summary.verdict_json(name)
     return {**content, "history": history_json(read_history(experiment))}
+
+
+def unknown_experiment_text(path: str, names: Collection[str]) -> str:
+    """Return why an address has no experiment, with the similar one of the declared names and all of these.
+
+    >>> unknown_experiment_text("Ranker V2/verdict", ["explainer", "ranker-v2"])
+    'unknown experiment "Ranker V2", did you mean "ranker-v2"? Expected one of "explainer", "ranker-v2"'
+    """
+    name = next((path.removesuffix(suffix) for suffix in _EXPERIMENT_SUFFIXES if path.endswith(suffix)), path)
+    similar = similar_name(name, names)
+    hint = "." if similar is None else f", did you mean {setting_text(similar)}?"
+    declared = ", ".join(map(setting_text, names))
+    return escape_controls(f"unknown experiment {setting_text(name)}{hint} Expected one of {declared}")
 
 
 async def _healthy(_request: Request) -> Response:

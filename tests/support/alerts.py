@@ -345,6 +345,7 @@ DECISION = [
 
 SYSTEM = {"job": "ab-monitor"}
 PROCESS = {**SYSTEM, "instance": "m:1"}
+PAUSED_FROM_1H = f"{lasting(HOUR, 0)} {lasting(2 * HOUR, 1)}"
 DOWN_FROM_1H = f"{lasting(HOUR, 1)} {lasting(2 * HOUR, 0)}"
 STARTED = "process_start_time_seconds"
 
@@ -361,6 +362,8 @@ REACHED = [
     Scenario("AbMonitorDown", "one missed scrape", up(f"{lasting(HOUR, 1)} 0 {lasting(HOUR, 1)}"), HOUR + 1),
     Scenario("AbMonitorDown", "one of two answers", up(DOWN_FROM_1H) | up(lasting(DAY, 1), "m:2"), 2 * HOUR),
     Scenario("AbMonitorTargetDown", "one of two does not answer", up(DOWN_FROM_1H) | up(lasting(DAY, 1), "m:2"), HOUR + 2, [PROCESS]),
+    Scenario("AbMonitorTargetDown", "neither page of one of two answers", up(DOWN_FROM_1H) | up(DOWN_FROM_1H, job="ab-monitor-experiments") | up(lasting(DAY, 1), "m:2"), HOUR + 2, [PROCESS]),
+    Scenario("AbMonitorTargetDown", "only the page of the experiments does not answer", up(lasting(DAY, 1)) | up(DOWN_FROM_1H, job="ab-monitor-experiments"), HOUR + 2, [PROCESS]),
     Scenario("AbMonitorTargetDown", "other jobs are not its business", up(DOWN_FROM_1H, job="node"), 2 * HOUR),
     Scenario("AbMonitorTargetDown", "one missed scrape", up(f"{lasting(HOUR, 1)} 0 {lasting(HOUR, 1)}"), HOUR + 1),
     Scenario("AbMonitorTargetDown", "a replica that is no longer there", up(f"{lasting(HOUR, 1)} {missing(HOUR)}"), 2 * HOUR),
@@ -376,10 +379,11 @@ REACHED = [
     Scenario("AbMonitorStoreDown", "only /metrics is scraped", of_process("abmonitor_store_up", DOWN_FROM_1H), HOUR + 1, [PROCESS]),
     Scenario("AbMonitorStoreDown", "the consumer has not asked yet", store(lasting(DAY, 0), lasting(DAY, 1)), HOUR),
     Scenario("AbMonitorStoreDown", "a gap in scrapes", store(*[f"{lasting(HOUR, 1)} {missing(HOUR)}"] * 2), 2 * HOUR),
+    Scenario("AbMonitorStoreDown", "writes are rejected, reads answered", store(DOWN_FROM_1H, lasting(DAY, 1)) | of_process("abmonitor_paused", PAUSED_FROM_1H, reason="store"), HOUR + 1, [PROCESS]),
+    Scenario("AbMonitorStoreDown", "paused for Kafka", store(lasting(DAY, 0), lasting(DAY, 1)) | of_process("abmonitor_paused", PAUSED_FROM_1H, reason="kafka"), HOUR + 1),
     Scenario("AbMonitorStoreDown", "back", store(*[f"{lasting(HOUR, 0)} {lasting(HOUR, 1)}"] * 2), HOUR + 2),
 ]  # fmt: skip
 
-PAUSED_FROM_1H = f"{lasting(HOUR, 0)} {lasting(2 * HOUR, 1)}"
 TOPIC = {**SYSTEM, "topic": "feedback"}
 EVENTS, REJECTED = "abmonitor_events_total", "abmonitor_rejected_events_total"
 

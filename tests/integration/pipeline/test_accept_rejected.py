@@ -74,7 +74,8 @@ def test_a_backlog_of_rejected_records_is_passed_once_and_the_limits_then_apply_
     topic.send(*["nonsense"] * 50, *[_RESPONSE % number for number in range(5)])
     stopped = ab_monitor("run", "--config", topic.config)
     assert stopped.returncode == 4
-    assert "start once with `ab-monitor run --accept-rejected`" in stopped.stderr
+    command = f"`ab-monitor run --config {topic.config} --accept-rejected`"
+    assert f"start once with {command}" in stopped.stderr
     assert topic.response_count() == topic.dead_letter_count() == 0
     log = tmp_path / "log"
     with service(topic.config, log, "--accept-rejected") as process:
@@ -88,7 +89,9 @@ def test_a_backlog_of_rejected_records_is_passed_once_and_the_limits_then_apply_
         assert process.wait(60) == 4
     health = ab_monitor("status", "--health", "--config", topic.config).stdout
     assert "starts of workers: 2" in health
-    assert "with exit code 4: 21 consecutive events were rejected" in " ".join(health.split())
+    for text in (health, ab_monitor("status", "--config", topic.config).stdout):
+        assert "with exit code 4: 21 consecutive events were rejected" in " ".join(text.split())
+        assert command in " ".join(text.split())
 
 
 def test_a_variable_accepts_the_backlog_in_a_container_and_other_commands_ignore_the_variable(

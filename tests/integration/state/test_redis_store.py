@@ -513,7 +513,8 @@ class TestStoreUnavailable:
             store = shards.first_shard
             store.read_state()
             store.client.config_set("maxmemory", "1mb")
-            with pytest.raises(StoreUnavailable):
+            # The runbook names the next step by the server's code.
+            with pytest.raises(StoreUnavailable, match=": OOM command not allowed"):
                 store.commit(Commit(position_updates=[PositionUpdate("t:0", None, Position(1, START))]))
             store.client.config_set("maxmemory", "0")
             assert store.commit(Commit(position_updates=[PositionUpdate("t:0", None, Position(1, START))])) == "applied"

@@ -75,10 +75,21 @@ class TestPaths:
         assert ask(port, "/", "GET", b"x" * 10).status == 413
 
     def test_an_experiment_is_served_as_json(self, port: int) -> None:
-        """The object of status --json; an unknown name is 404."""
+        """The object of status --json."""
         answer = ask(port, "/api/experiments/ranker-v2")
         assert set(json.loads(answer.body)["variants"]) == {"control", "treatment"}
-        assert ask(port, "/api/experiments/nothing").status == 404
+
+    @pytest.mark.parametrize("suffix", ["", "/verdict", "/items", "/attention"])
+    def test_an_unknown_experiment_is_answered_with_the_similar_and_all_names(self, port: int, suffix: str) -> None:
+        """Control characters and changes of direction in the name are escaped."""
+        answer = ask(port, f"/api/experiments/Ranker%20V2%E2%80%AE{suffix}")
+        assert answer.status == 404
+        assert json.loads(answer.body) == {
+            "error": 'unknown experiment "Ranker V2\\u202e", did you mean "ranker-v2"? Expected one of "ranker-v2"'
+        }
+        assert (
+            'unknown experiment "nothing". Expected' in json.loads(ask(port, "/api/experiments/nothing").body)["error"]
+        )
 
     def test_a_verdict_is_served_as_json(self, port: int) -> None:
         """The object of `verdict --json`; the rest of the path is no name."""

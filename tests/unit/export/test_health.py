@@ -78,6 +78,20 @@ def test_whatever_is_wrong_makes_the_page_amber_and_is_named_everywhere(health: 
     assert text in conditions
 
 
+def test_a_failure_is_over_once_a_worker_that_started_afterwards_has_run_for_ten_minutes() -> None:
+    """A worker in a loop of restarts starts after each failure, too, and a worker of before proves nothing."""
+    failed = replace(_HEALTHY.service, last_failure=Failure(4, "too many", NOW - 900_000))
+    for started_ms, sentences in ((NOW - 960_000, 1), (NOW - 60_000, 1), (NOW - 840_000, 0)):
+        worker = WorkerRecord("1.0", "abc", started_ms, NOW - 5_000, {}, 7)
+        health = replace(_HEALTHY, service=replace(failed, workers=(("host:1", worker),)))
+        assert len(health.conditions()) == sentences
+
+
+def test_a_store_that_no_worker_has_ever_used_lacks_none() -> None:
+    """`replay` and `demo` fill a store without a worker of the service."""
+    assert replace(_HEALTHY, service=ServiceRecords()).conditions() == []
+
+
 def test_an_experiment_without_events_does_not_promise_any_while_events_are_rejected() -> None:
     """`No events yet` alone would send the reader away."""
     empty = {

@@ -130,7 +130,7 @@ def test_the_limits_on_rejected_records_apply_from_the_accepted_offset_on_with_z
     assert next_counts(5, 9) == RejectionCounts()
     assert tracker.have_reached({"a:0": 9})
     assert next_counts(9, 11) == RejectionCounts(2, 2, 2)
-    with pytest.raises(InputRejected, match="--accept-rejected"):
+    with pytest.raises(InputRejected, match="3 consecutive events were rejected"):
         next_counts(11, 12)
 
 
