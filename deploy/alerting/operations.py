@@ -23,6 +23,8 @@ TOLERATED_SHARE: Final = 0.01
 """Of the events of a topic: rejected ones in 10 minutes and in 6 hours."""
 UNMATCHED_SHARE: Final = 0.05
 """Share of a day's feedback that may be unmatched."""
+UNCOUNTED_SHARE: Final = 0.1
+"""Share of an experiment's feedback in 15 minutes that may not count for one reason."""
 
 _alert = partial(Alert, team="operations", board=boards.PIPELINE)
 
@@ -74,20 +76,21 @@ REACHABILITY: Final = (
         name="AbMonitorRestarting",
         concern="restarting",
         severity="critical",
+        # The store counts all starts, scrapes meet some: a loop must not fire a second time when a scrape meets it.
         # It ends ten minutes after the last restart. Back-off makes a supervisor wait for five minutes at most.
         expr=f"""
-        (
-          max by (instance) (changes(process_start_time_seconds{{{PROCESS_JOBS}}}[30m])) >= 3
-          and
-          max by (instance) (changes(process_start_time_seconds{{{PROCESS_JOBS}}}[10m])) > 0
-        )
-        or
         (
           {STARTS} >= 3 * count by () (last_over_time(up{{{PROCESS_JOBS}}}[30m]))
           and
           {RECENT_STARTS} > 0
-          unless on ()
+        )
+        or
+        (
           max by (instance) (changes(process_start_time_seconds{{{PROCESS_JOBS}}}[30m])) >= 3
+          and
+          max by (instance) (changes(process_start_time_seconds{{{PROCESS_JOBS}}}[10m])) > 0
+          unless on ()
+          {STARTS} >= 3 * count by () (last_over_time(up{{{PROCESS_JOBS}}}[30m]))
         )
         """,
         keep="2m",
@@ -171,6 +174,9 @@ def _share(record: str, counted: str, window: str) -> Recording:
 REJECTED_SHORT: Final = "topic:abmonitor_rejected_events:share10m"
 REJECTED_LONG: Final = "topic:abmonitor_rejected_events:share6h"
 LATE: Final = "topic:abmonitor_late_events:share1h"
+SKIPPED_SHORT: Final = "topic:abmonitor_skipped_events:share15m"
+SKIPPED_PAST: Final = "topic:abmonitor_skipped_events:share1d_past"
+UNCOUNTED: Final = "experiment_reason:abmonitor_uncounted_feedback:share15m"
 ADDED: Final = "topic:abmonitor_events:added30m"
 
 
@@ -192,6 +198,9 @@ def _of_either_page(aggregated: Callable[[str], str]) -> str:
     return f"{aggregated(PROCESS_JOBS)}\nor\n{_with_base_job(aggregated(EXPERIMENT_JOBS))}"
 
 
+_UNCOUNTED_ADDED: Final = (
+    "clamp_min(max by (experiment, variant, reason) (delta(abmonitor_uncounted_feedback[15m])), 0)"
+)
 _STARTS: Final = "abmonitor_starts_total"
 """Counted in the store, so it has the starts of processes that no scrape reached, too. No increase(): in a loop of
 restarts, scrapes are rare."""
@@ -226,6 +235,30 @@ RECORDINGS: Final = (
     _share(REJECTED_SHORT, "abmonitor_rejected_events_total", "10m"),
     _share(REJECTED_LONG, "abmonitor_rejected_events_total", "6h"),
     _share(LATE, 'abmonitor_events_total{outcome="late"}', "1h"),
+    _share(SKIPPED_SHORT, 'abmonitor_events_total{outcome="skipped"}', "15m"),
+    Recording(
+        SKIPPED_PAST,
+        """
+        sum by (topic) (increase(abmonitor_events_total{outcome="skipped"}[1d] offset 1h))
+        /
+        (sum by (topic) (increase(abmonitor_events_total[1d] offset 1h)) > 0)
+        """,
+    ),
+    # The series of counted feedback appears with the first event that counts.
+    Recording(
+        UNCOUNTED,
+        f"""
+        (sum by (experiment, reason) ({_UNCOUNTED_ADDED}) > {FEW})
+        / on (experiment) group_left ()
+        (
+          sum by (experiment) ({_UNCOUNTED_ADDED})
+          + on (experiment)
+          sum by (experiment) (clamp_min(max by (experiment, variant, kind) (delta(abmonitor_feedback[15m])), 0))
+          or
+          sum by (experiment) ({_UNCOUNTED_ADDED})
+        )
+        """,
+    ),
     Recording(ADDED, "sum by (topic) (increase(abmonitor_events_total[30m]))"),
 )
 
@@ -349,6 +382,44 @@ LOSSES: Final = (
         summary="A few events of {{ $labels.topic }} were rejected",
         description='About {{ $value | printf "%.0f" }} in 15 minutes.'
         f"{_MAIN_REASON} After a correction they can be sent again, within the retention of the dead-letter topic.",
+    ),
+    _alert(
+        name="AbMonitorSkipped",
+        concern="skipped",
+        severity="warning",
+        # Some topics always have events of experiments of others.
+        expr=f"""
+        {SKIPPED_SHORT} > {TOLERATED_SHARE}
+        unless
+        {SKIPPED_SHORT} <= 2 * {SKIPPED_PAST}
+        """,
+        pending="5m",
+        keep="2m",
+        summary="{{ $value | humanizePercentage }} of the events of {{ $labels.topic }} are skipped",
+        description="Their experiment or variant is not declared, or their time is outside the experiment's. They are"
+        " missing in all numbers. `ab-monitor status --health` lists the undeclared names and similar declared ones.",
+    ),
+    _alert(
+        name="AbMonitorUncountedFeedback",
+        concern="uncounted-feedback",
+        severity="warning",
+        # Some reactions to items that were not shown, or after the window, are usual.
+        expr=f"""
+        {UNCOUNTED} > {UNCOUNTED_SHARE}
+        unless
+        {UNCOUNTED} <= 2 * avg_over_time({UNCOUNTED}[1d] offset 1h)
+        """,
+        pending="5m",
+        keep="2m",
+        summary="{{ $value | humanizePercentage }} of the feedback about {{ $labels.experiment }} does not count:"
+        ' {{ reReplaceAll "_" " " $labels.reason }}',
+        description='{{ if eq $labels.reason "before_response" }}Its timestamps are earlier than those of the'
+        ' responses: the clock of a producer is wrong.{{ else if eq $labels.reason "outside_window" }}It came more than'
+        ' feedback_window after the responses.{{ else if eq $labels.reason "item_not_shown" }}Its item_id is not among'
+        " the items of the response.{{ else }}Its score is above the scale of the experiment, or not in a gain"
+        " table.{{ end }} It is missing in all means.",
+        board=boards.EXPERIMENT,
+        variables=("experiment",),
     ),
     _alert(
         name="AbMonitorLostEvents",

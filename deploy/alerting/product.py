@@ -311,9 +311,9 @@ SILENCES: Final = (
         keep="2m",
         summary="{{ $labels.variant }} ({{ $labels.experiment }}) sends no responses, while other variants do",
         description='By the declared shares, about {{ $value | printf "%.0f" }} responses were due since its last one.'
-        + _responses_with("skipped", "see whether their experiment and variant have the names of the configuration.")
+        + _responses_with("skipped", "see “skipped” in the runbook.")
         + _responses_with("rejected", "see `ab-monitor dead-letters list`.")
-        + " Otherwise its bot or its routing has stopped, and its students may get no response.",
+        + " Its bot or its routing may have stopped; then its students get no response.",
         board=boards.EXPERIMENT,
         variables=("experiment",),
     ),

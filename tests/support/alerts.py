@@ -369,6 +369,7 @@ REACHED = [
     Scenario("AbMonitorTargetDown", "a replica that is no longer there", up(f"{lasting(HOUR, 1)} {missing(HOUR)}"), 2 * HOUR),
     Scenario("AbMonitorRestarting", "starts that no scrape reached", starts(f"{lasting(HOUR, 7)} {missing(2)} {lasting(HOUR, 11)}"), HOUR + 2, [SYSTEM]),
     Scenario("AbMonitorRestarting", "three starts in half an hour", of_process(STARTED, f"{lasting(HOUR, 1)} 2 3 4 {lasting(HOUR, 4)}"), HOUR + 2, [PROCESS]),
+    Scenario("AbMonitorRestarting", "starts that some scrapes reached are one alert", starts(f"{lasting(HOUR, 7)} 8 9 11 {lasting(HOUR, 12)}") | of_process(STARTED, f"{lasting(HOUR, 1)} 2 3 4 {lasting(HOUR, 5)}"), HOUR + 3, [SYSTEM]),
     Scenario("AbMonitorRestarting", "starts that no scrape reached, counted on the other page", starts(f"{lasting(HOUR, 7)} {missing(2)} {lasting(HOUR, 11)}", job="ab-monitor-experiments"), HOUR + 2, [SYSTEM]),
     Scenario("AbMonitorRestarting", "a rolling restart of two replicas", starts(f"{lasting(HOUR, 7)} {lasting(HOUR, 9)}") | up(lasting(DAY, 1), "m:2"), HOUR + 1),
     Scenario("AbMonitorRestarting", "an hour after the last start", starts(f"{lasting(HOUR, 7)} {lasting(2 * HOUR, 11)}"), 2 * HOUR),
@@ -495,6 +496,23 @@ def unmatched(counts: str, feedback: str, skipped: float = 0, **counts_of_others
     return world
 
 
+def skipped(values: str, applied: str) -> World:
+    """Return a topic with skipped and applied events."""
+    return of_process(EVENTS, values, topic="feedback", outcome="skipped") | topic(applied)
+
+
+def uncounted(values: str, counted: str | None, reason: str = "before_response") -> World:
+    """Return the reactions to a variant that do not count, and those that do."""
+    page = {"job": "ab-monitor-experiments", "experiment": "e", "variant": "treatment"}
+    world = of_process("abmonitor_uncounted_feedback", values, reason=reason, **page)
+    if counted is not None:
+        world |= of_process("abmonitor_feedback", counted, kind="rating", **page)
+    return world
+
+
+WRONG_CLOCK = {**SYSTEM, "experiment": "e", "reason": "before_response"}
+BEGINS = f"{lasting(2 * DAY, 0)} {lasting(DAY, 0, 100)}"
+ENDS_THEN = f"{lasting(2 * DAY, 0, 100)} {lasting(DAY, 200 * DAY)}"
 NO_RESPONSES = {
     name: values
     for name, values in unmatched(lasting(2 * DAY, 0, 10), lasting(2 * DAY, 0, 50)).items()
@@ -513,6 +531,18 @@ LOSSES = [
     Scenario("AbMonitorRejects", "a flood that ended 25 minutes ago", of_process(REJECTED, FLOOD, topic="feedback", reason="json") | topic(lasting(2 * DAY, 0, 90)), HOUR + 5),
     Scenario("AbMonitorRejects", "too few", refused(0.1, 1), 8 * HOUR),
     Scenario("AbMonitorRejects", "a gap in scrapes", of_process(REJECTED, INTERRUPTED, topic="feedback", reason="json") | topic(INTERRUPTED), 3 * HOUR),
+    Scenario("AbMonitorSkipped", "all of them, under another name", skipped(BEGINS, ENDS_THEN), 2 * DAY + 3, [TOPIC]),
+    Scenario("AbMonitorSkipped", "all of them, since the first event", skipped(lasting(DAY, 0, 100), lasting(DAY, 0)), 4, [TOPIC]),
+    Scenario("AbMonitorSkipped", "as many as ever, of other experiments", skipped(lasting(3 * DAY, 0, 100), lasting(3 * DAY, 0, 100)), 2 * DAY),
+    Scenario("AbMonitorSkipped", "too few", skipped(f"{lasting(2 * DAY, 0)} {lasting(DAY, 15)}", lasting(3 * DAY, 0, 100)), 2 * DAY + 3),
+    Scenario("AbMonitorSkipped", "corrected half an hour ago", skipped(f"{lasting(2 * DAY, 0)} {lasting(6, 0, 100)} {lasting(DAY, 600)}", lasting(3 * DAY, 0, 100)), 2 * DAY + 12),
+    Scenario("AbMonitorSkipped", "a gap in scrapes", skipped(f"0 100 {missing(DAY)}", f"0 100 {missing(DAY)}"), HOUR),
+    Scenario("AbMonitorUncountedFeedback", "a clock goes wrong", uncounted(BEGINS, ENDS_THEN), 2 * DAY + 4, [WRONG_CLOCK]),
+    Scenario("AbMonitorUncountedFeedback", "no feedback has ever counted", uncounted(lasting(DAY, 0, 100), None), 5, [WRONG_CLOCK]),
+    Scenario("AbMonitorUncountedFeedback", "as usual", uncounted(lasting(3 * DAY, 0, 50), lasting(3 * DAY, 0, 100), "item_not_shown"), 2 * DAY),
+    Scenario("AbMonitorUncountedFeedback", "a twentieth", uncounted(f"{lasting(2 * DAY, 0)} {lasting(DAY, 0, 50)}", lasting(3 * DAY, 0, 1000)), 2 * DAY + 4),
+    Scenario("AbMonitorUncountedFeedback", "the clock is right again", uncounted(f"{lasting(2 * DAY, 0)} {lasting(6, 0, 100)} {lasting(DAY, 600)}", lasting(3 * DAY, 0, 100)), 2 * DAY + 12),
+    Scenario("AbMonitorUncountedFeedback", "a gap in scrapes", uncounted(f"0 100 {missing(DAY)}", f"0 100 {missing(DAY)}"), HOUR),
     Scenario("AbMonitorDeadLetters", "one", refused(1, 999), 2 * HOUR, [TOPIC]),
     Scenario("AbMonitorDeadLetters", "for two reasons", refused(1, 999) | of_process(REJECTED, lasting(2 * DAY, 0, 1), topic="feedback", reason="late"), 2 * HOUR, [TOPIC]),
     Scenario("AbMonitorDeadLetters", "a flood, which is another alert", refused(50, 50), HOUR),

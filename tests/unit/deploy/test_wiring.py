@@ -134,6 +134,12 @@ class TestWiring:
             assert CONFIG_IN_CONTAINER in services[name]["command"]
             assert mounts(services[name])[CONFIG_IN_CONTAINER] == "./config.toml"
 
+    def test_the_variables_of_the_runbook_reach_the_service(self, services: dict[str, JSON]) -> None:
+        """A variable of the shell reaches a container only if the file passes it on."""
+        runbook = (DEPLOY.parent / "docs" / "runbook.md").read_text(encoding="utf-8")
+        variables = set(re.findall(r"ABMONITOR_[A-Z_]+", runbook))
+        assert variables == set(services["monitor"]["environment"])
+
     def test_kafka_is_reached_by_the_name_it_advertises(self, services: dict[str, JSON], config: JSON) -> None:
         """A client that is told another address would fail after its first request."""
         environment = services["kafka"]["environment"]
