@@ -344,8 +344,8 @@ LOSSES: Final = (
         summary="{{ $value | humanizePercentage }} of the events of {{ $labels.topic }} are rejected",
         description=f"A producer sends invalid events.{_MAIN_REASON} They are missing in the numbers; the dead-letter"
         " topic keeps them. Have the producer repaired. A restart does not help: if this continues, the monitor stops"
-        " with exit code 4. Then start it once with `ab-monitor run --accept-rejected`, to get past the rejected"
-        " events.",
+        " with exit code 4. Then start it once with `ab-monitor run --config FILE --accept-rejected`, to get past"
+        " the rejected events.",
     ),
     _alert(
         name="AbMonitorRejects",
@@ -397,7 +397,8 @@ LOSSES: Final = (
         keep="2m",
         summary="{{ $value | humanizePercentage }} of the events of {{ $labels.topic }} are skipped",
         description="Their experiment or variant is not declared, or their time is outside the experiment's. They are"
-        " missing in all numbers. `ab-monitor status --health` lists the undeclared names and similar declared ones.",
+        " missing in all numbers. `ab-monitor status --health --config FILE` lists the undeclared"
+        " names and similar declared ones.",
     ),
     _alert(
         name="AbMonitorUncountedFeedback",

@@ -312,7 +312,7 @@ SILENCES: Final = (
         summary="{{ $labels.variant }} ({{ $labels.experiment }}) sends no responses, while other variants do",
         description='By the declared shares, about {{ $value | printf "%.0f" }} responses were due since its last one.'
         + _responses_with("skipped", "see “skipped” in the runbook.")
-        + _responses_with("rejected", "see `ab-monitor dead-letters list`.")
+        + _responses_with("rejected", "see `ab-monitor dead-letters list --config FILE`.")
         + " Its bot or its routing may have stopped; then its students get no response.",
         board=boards.EXPERIMENT,
         variables=("experiment",),

@@ -104,10 +104,10 @@ def _explained_rejection(config_path: Path) -> Iterator[None]:
     try:
         yield
     except InputRejected as error:
+        config = f"--config {shlex.quote(str(config_path))}"
         raise InputRejected(
-            f"{error}. Correct the producer, then start once with `ab-monitor run --config "
-            f"{shlex.quote(str(config_path))} --accept-rejected` (in a container: {ACCEPT_REJECTED_VARIABLE}=1). This "
-            "start reads past the rejected records that are already in the topic, and loses nothing: it writes them to "
-            "the dead-letter topic. Until then `ab-monitor dead-letters list` lacks the last of them. "
-            "docs/runbook.md#rejects has the steps"
+            f"{error}. Correct the producer, then start once with `ab-monitor run {config} --accept-rejected` (in a "
+            f"container: {ACCEPT_REJECTED_VARIABLE}=1). This start reads past the rejected records that are already in "
+            "the topic, and loses nothing: it writes them to the dead-letter topic. Until then "
+            f"`ab-monitor dead-letters list {config}` lacks the last of them. docs/runbook.md#rejects has the steps"
         ) from error

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from monitor.pipeline.arrival_counter import ArrivalCounter
 from monitor.pipeline.commit_pipeline import ShardedWriter
-from monitor.pipeline.data_problems import DataProblem
+from monitor.pipeline.data_problems import DataProblem, ProblemKind
 from monitor.pipeline.retention import RetentionCleaner
 from monitor.pipeline.skipped_events import SkippedEventLogger
 from monitor.pipeline.snapshot_writer import SnapshotWriter
@@ -26,6 +26,7 @@ __all__ = [
     "ArrivalCounter",
     "DataProblem",
     "ExportedMetric",
+    "ProblemKind",
     "RetentionCleaner",
     "ShardedWriter",
     "SkippedEventLogger",

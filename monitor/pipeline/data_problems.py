@@ -88,7 +88,10 @@ def _find_rejected(topic: str, counts: TopicArrivals, recent_counts: TopicArriva
     ((reason, reason_count),) = counts.rejected.most_common(1)
     cause = reason if reason_count == count else f"mostly {reason}"
     is_ongoing = recent_counts.rejected.total() > 0
-    text = f"last hour: {_part(count, received)} of {topic} rejected, {cause}; see `ab-monitor dead-letters list`"
+    text = (
+        f"last hour: {_part(count, received)} of {topic} rejected, {cause}; see `ab-monitor dead-letters list "
+        "--config FILE`"
+    )
     yield DataProblem(topic, "rejected", count, received, f"{text}{_end(is_ongoing)}", is_ongoing)
 
 

@@ -28,6 +28,8 @@ Family = TypeVar("Family", Counter, Gauge, Histogram, Info)
 OUTCOMES: Final = ("applied", "duplicate", "revised", "late", "skipped", "rejected")
 _PARTITION_LABELS: Final = ("topic", "partition")
 _LAG_REPORT_INTERVAL_S: Final = 10.0
+_MAX_RATE_PERIOD_S: Final = 60.0
+"""After a longer time without reports the worker has waited for a dependency, so the change of the lag is no rate."""
 _MIN_REPORTED_LAG: Final = 10_000
 """Smallest lag, in events, that is logged."""
 log = logging.getLogger(__name__)
@@ -236,8 +238,9 @@ def _partition_labels(partition: str) -> tuple[str, str]:
 class LagReporter:
     """Logs every ten seconds, while a backlog is read, the lag of all workers and the expected end of the backlog."""
 
-    def __init__(self) -> None:
-        self._last_report_s = time.monotonic()
+    def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic_s = monotonic_s
+        self._last_report_s = monotonic_s()
         self._last_lag_events: int | None = None
         self._is_catching_up = False
 
@@ -246,8 +249,10 @@ class LagReporter:
 
         `processed_records` is the number of records that this worker has committed so far.
         """
-        now_s = time.monotonic()
+        now_s = self._monotonic_s()
         elapsed_s = now_s - self._last_report_s
+        if elapsed_s > _MAX_RATE_PERIOD_S:
+            self._last_lag_events = None
         if elapsed_s < _LAG_REPORT_INTERVAL_S and self._last_lag_events is not None:
             return
         if lag_events >= _MIN_REPORTED_LAG:

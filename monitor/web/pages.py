@@ -28,8 +28,15 @@ from monitor.export import (
     format_time,
     health_facts,
 )
+from monitor.pipeline import ProblemKind
 
 _MAX_ATTENTION_ENTRIES: Final = 10
+_RUNBOOK_SECTIONS: Final[Mapping[ProblemKind, str]] = {
+    "rejected": "rejects",
+    "undeclared_experiment": "skipped",
+    "undeclared_variant": "skipped",
+    "unmatched": "unmatched-feedback",
+}
 _CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -93,7 +100,9 @@ def page_context(
         "skipped_experiments": None if summary is None else describe_skipped_experiments(summary),
         "unmatched_feedback": None if summary is None else describe_unmatched_feedback(summary),
         "readiness_problems": readiness_problems,
-        "data_problems": [] if health is None else [problem.text for problem in health.data_problems],
+        "data_problems": []
+        if health is None
+        else [(problem.text, _RUNBOOK_SECTIONS[problem.kind]) for problem in health.data_problems],
         "needs_attention": health is not None and bool(health.conditions()),
         "health": None
         if health is None

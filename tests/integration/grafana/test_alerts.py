@@ -156,7 +156,7 @@ class TestTexts:
         text = alert_texts(replace(scenario, world=scenario.world | rare), tmp_path)
         assert "Most frequent reason in the last 30 minutes: json." in text
         assert "A restart does not help" in text
-        assert "ab-monitor run --accept-rejected" in text
+        assert "ab-monitor run --config FILE --accept-rejected" in text
 
     @pytest.mark.parametrize(
         ("story", "summary"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import re
 from collections import Counter
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 from rich.console import Console
@@ -14,12 +16,13 @@ from monitor.config import DisplaySettings
 from monitor.errors import StoreUnavailable
 from monitor.export import RecentHealth, ServiceHealth, render_health
 from monitor.export.freshness import Freshness
-from monitor.pipeline import DataProblem
+from monitor.pipeline import DataProblem, ProblemKind
 from monitor.state import Failure, ServiceRecords, TopicArrivals, WorkerRecord
 from monitor.web.pages import load_template, page_context
 from tests.unit.export.test_export import SUMMARY
 
 NOW = 1_795_000_000_000
+_RUNBOOK = (Path(__file__).parents[3] / "docs" / "runbook.md").read_text(encoding="utf-8")
 _PROBLEM = DataProblem("answers", "rejected", 12, 12, "last hour: 12 of 12 messages of answers rejected", True)  # noqa: FBT003
 _WORKER = WorkerRecord("1.0", "abc", NOW - 3_600_000, NOW - 5_000, {}, 7)
 _HEALTHY = ServiceHealth(NOW, "redis://store:6379/0", "abc", service=ServiceRecords(3, None, (("host:1", _WORKER),)))
@@ -90,6 +93,21 @@ def test_a_failure_is_over_once_a_worker_that_started_afterwards_has_run_for_ten
 def test_a_store_that_no_worker_has_ever_used_lacks_none() -> None:
     """`replay` and `demo` fill a store without a worker of the service."""
     assert replace(_HEALTHY, service=ServiceRecords()).conditions() == []
+
+
+@pytest.mark.parametrize("kind", get_args(ProblemKind))
+def test_each_problem_on_the_page_leads_to_its_section_of_the_runbook(kind: ProblemKind) -> None:
+    """Somebody on call reads the page first."""
+    page = _page(replace(_HEALTHY, data_problems=(replace(_PROBLEM, kind=kind),)))
+    (section,) = re.findall('<a href="/runbook#([a-z-]+)">what to do</a>', page)
+    assert f"\n## {section}\n" in _RUNBOOK
+    assert (section == "rejects") == (kind == "rejected")
+
+
+def test_a_page_that_is_not_ready_leads_to_the_runbook() -> None:
+    """The problem alone does not name the next step."""
+    context = page_context(SUMMARY, _HEALTHY, ("Kafka at k:9092: Connection refused",), DisplaySettings(), NOW)
+    assert '<a href="/runbook#paused">' in load_template("page.html").render(context)
 
 
 def test_an_experiment_without_events_does_not_promise_any_while_events_are_rejected() -> None:

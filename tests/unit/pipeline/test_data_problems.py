@@ -42,7 +42,7 @@ def test_a_topic_whose_messages_are_all_rejected_is_reported_with_count_reason_a
     (problem,) = _problems(_log(("received", "", 5_134), *rejected))
     assert problem.text == (
         "last hour: 5 134 of 5 134 messages of acme.answers rejected, mostly missing_field response_id; see "
-        "`ab-monitor dead-letters list`"
+        "`ab-monitor dead-letters list --config FILE`"
     )
     assert problem.is_ongoing
 

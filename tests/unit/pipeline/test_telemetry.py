@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from monitor.pipeline.telemetry import OUTCOMES, Telemetry
+import logging
+import re
+
+import pytest
+
+from monitor.pipeline.telemetry import OUTCOMES, LagReporter, Telemetry
 
 
 def lags(telemetry: Telemetry) -> dict[str, float]:
@@ -32,3 +37,15 @@ def test_the_lag_of_a_revoked_partition_is_removed() -> None:
     assert lags(telemetry) == {"0": 4.0}
     telemetry.set_lags(partitions[1:], [("feedback:1", 3, 1.0)])
     assert lags(telemetry) == {"1": 1.0}
+
+
+def test_after_an_outage_the_expected_end_is_unknown_until_a_rate_is_measured(caplog: pytest.LogCaptureFixture) -> None:
+    """The lag grew while the worker waited, which says nothing of its speed."""
+    times_s = iter([0.0, 10.0, 300.0, 310.0])
+    reporter = LagReporter(lambda: next(times_s))
+    caplog.set_level(logging.INFO)
+    for lag_events in (0, 40_000, 20_000):
+        reporter.report(lag_events, 100)
+    ends = re.findall("expected_end=(.*)", caplog.text)
+    assert ends[0] == "unknown"
+    assert re.fullmatch(r"\d{4}-.*Z", ends[1])
