@@ -220,7 +220,8 @@ RECORDINGS: Final = (
         _of_either_page(
             lambda jobs: (
                 f"(max by () (last_over_time({_STARTS}{{{jobs}}}[10m]))"
-                f" - max by () (last_over_time({_STARTS}{{{jobs}}}[30m] offset 10m)))"
+                f" - (max by () (last_over_time({_STARTS}{{{jobs}}}[30m] offset 10m))"
+                f" or min by () (min_over_time({_STARTS}{{{jobs}}}[10m]))))"
             )
         ),
     ),
@@ -396,9 +397,9 @@ LOSSES: Final = (
         pending="5m",
         keep="2m",
         summary="{{ $value | humanizePercentage }} of the events of {{ $labels.topic }} are skipped",
-        description="Their experiment or variant is not declared, or their time is outside the experiment's. They are"
-        " missing in all numbers. `ab-monitor status --health --config FILE` lists the undeclared"
-        " names and similar declared ones.",
+        description="The configuration does not declare the experiment or variant of these events, or their time is"
+        " outside the experiment's. They are missing in all numbers. `ab-monitor status --health --config FILE` lists"
+        " the undeclared names and similar declared ones.",
     ),
     _alert(
         name="AbMonitorUncountedFeedback",
@@ -414,11 +415,11 @@ LOSSES: Final = (
         keep="2m",
         summary="{{ $value | humanizePercentage }} of the feedback about {{ $labels.experiment }} does not count:"
         ' {{ reReplaceAll "_" " " $labels.reason }}',
-        description='{{ if eq $labels.reason "before_response" }}Its timestamps are earlier than those of the'
-        ' responses: the clock of a producer is wrong.{{ else if eq $labels.reason "outside_window" }}It came more than'
-        ' feedback_window after the responses.{{ else if eq $labels.reason "item_not_shown" }}Its item_id is not among'
-        " the items of the response.{{ else }}Its score is above the scale of the experiment, or not in a gain"
-        " table.{{ end }} It is missing in all means.",
+        description='{{ if eq $labels.reason "before_response" }}The feedback has earlier timestamps than the'
+        ' responses: the clock of a producer is wrong.{{ else if eq $labels.reason "outside_window" }}The feedback came'
+        ' more than feedback_window after the responses.{{ else if eq $labels.reason "item_not_shown" }}The item_id of'
+        " the feedback is not among the items of the response.{{ else }}The score is above the scale of the experiment,"
+        " or not in a gain table.{{ end }} This feedback is missing in all means.",
         board=boards.EXPERIMENT,
         variables=("experiment",),
     ),

@@ -1,8 +1,9 @@
-"""Warnings about unsafe settings of the Redis or Valkey servers of a store."""
+"""Warnings about unsafe settings of the Redis or Valkey servers of a store, and about reasons to reject writes."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 import redis.exceptions
 
@@ -14,7 +15,10 @@ _MIN_VERSIONS: Final = {"redis": (6, 2), "valkey": (7, 2)}
 
 
 def read_server_warnings(store: ShardedStore) -> list[str]:
-    """Return a sentence for each unsafe setting of the servers. Raises `StoreUnavailable`."""
+    """Return a sentence for each unsafe setting of the servers, and for each reason to reject writes.
+
+    Raises `StoreUnavailable`.
+    """
     with translating_errors(store.settings):
         return list(
             dict.fromkeys(
@@ -67,7 +71,19 @@ def _server_warnings(store: StoreShard) -> list[str]:
                 "appendonly is off, so a crash of the server loses all writes since its last snapshot; events that "
                 "Kafka has deleted are then lost: set appendonly yes and appendfsync everysec"
             )
-    return sentences
+    return [*sentences, *_write_obstacles(memory, persistence)]
+
+
+def _write_obstacles(memory: Mapping[str, Any], persistence: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each reason why the server rejects writes, though it answers reads; from its INFO."""
+    if persistence.get("rdb_last_bgsave_status") == "err" or persistence.get("aof_last_write_status") == "err":
+        yield (
+            "the server could not write its last snapshot or its append-only file, so it may reject all writes "
+            "(MISCONF): free disk space of the server"
+        )
+    limit_bytes = int(memory.get("maxmemory", 0))
+    if 0 < limit_bytes <= int(memory.get("used_memory", 0)):
+        yield f"the server uses all of its maxmemory ({limit_bytes} bytes), so it rejects writes (OOM): raise maxmemory"
 
 
 def _read_save_setting(store: StoreShard) -> str | None:

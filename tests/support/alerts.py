@@ -369,6 +369,7 @@ REACHED = [
     Scenario("AbMonitorTargetDown", "a replica that is no longer there", up(f"{lasting(HOUR, 1)} {missing(HOUR)}"), 2 * HOUR),
     Scenario("AbMonitorRestarting", "starts that no scrape reached", starts(f"{lasting(HOUR, 7)} {missing(2)} {lasting(HOUR, 11)}"), HOUR + 2, [SYSTEM]),
     Scenario("AbMonitorRestarting", "three starts in half an hour", of_process(STARTED, f"{lasting(HOUR, 1)} 2 3 4 {lasting(HOUR, 4)}"), HOUR + 2, [PROCESS]),
+    Scenario("AbMonitorRestarting", "starts in the first minutes of a deployment", starts(f"1 {lasting(HOUR, 5)}"), 1, [SYSTEM]),
     Scenario("AbMonitorRestarting", "starts that some scrapes reached are one alert", starts(f"{lasting(HOUR, 7)} 8 9 11 {lasting(HOUR, 12)}") | of_process(STARTED, f"{lasting(HOUR, 1)} 2 3 4 {lasting(HOUR, 5)}"), HOUR + 3, [SYSTEM]),
     Scenario("AbMonitorRestarting", "starts that no scrape reached, counted on the other page", starts(f"{lasting(HOUR, 7)} {missing(2)} {lasting(HOUR, 11)}", job="ab-monitor-experiments"), HOUR + 2, [SYSTEM]),
     Scenario("AbMonitorRestarting", "a rolling restart of two replicas", starts(f"{lasting(HOUR, 7)} {lasting(HOUR, 9)}") | up(lasting(DAY, 1), "m:2"), HOUR + 1),

@@ -177,6 +177,18 @@ class TestTexts:
         assert "m:1 is paused: it has waited for kafka for 5 minutes" in text
         assert "Kafka is unreachable" in text
 
+    def test_a_silent_variant_without_events_that_do_not_count_has_no_other_explanation(self, tmp_path: Path) -> None:
+        """The text names skipped or rejected responses only if there are any."""
+        text = alert_texts(scenario_of("AbMonitorVariantSilent", "one of two stops"), tmp_path)
+        assert "responses were due since its last one. Its bot or its routing may have stopped" in text
+        assert "skipped" not in text
+
+    def test_an_alert_on_uncounted_feedback_names_the_cause(self, tmp_path: Path) -> None:
+        """The cause decides who has to act."""
+        text = alert_texts(scenario_of("AbMonitorUncountedFeedback", "a clock goes wrong"), tmp_path)
+        assert "does not count: before response [ab-monitor]" in text
+        assert "the clock of a producer is wrong. This feedback is missing" in text
+
     def test_the_evidence_against_the_split_is_a_number_of_experiments(self, tmp_path: Path) -> None:
         """The logarithm of an e-value means nothing to most readers."""
         text = alert_texts(scenario_of("AbMonitorSampleRatio", "split otherwise"), tmp_path)

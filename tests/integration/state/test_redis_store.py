@@ -534,6 +534,18 @@ class TestServerWarnings:
         assert "maxmemory-policy is allkeys-lru" in server_warnings
         assert "persistence is off" in server_warnings
 
+    def test_reasons_to_reject_writes_are_reported(self) -> None:
+        """Such a server answers reads, so a test of the connection alone would pass."""
+        with RedisServer(redis_binary(), maxmemory_policy="noeviction") as server:
+            store = ShardedStore(StoreSettings(url=server.url))
+            # A snapshot cannot replace a directory.
+            (server.directory / "dump.rdb").mkdir()
+            server.client().bgsave()
+            (warning,) = eventually("the snapshot fails", lambda: read_server_warnings(store))
+            assert "may reject all writes (MISCONF): free disk space" in warning
+            server.client().config_set("maxmemory", "100kb")
+            assert "uses all of its maxmemory (102400 bytes)" in read_server_warnings(store)[-1]
+
 
 class TestExpiry:
     """Forgetting by event time."""
