@@ -24,7 +24,7 @@ TOLERATED_SHARE: Final = 0.01
 UNMATCHED_SHARE: Final = 0.05
 """Share of a day's feedback that may be unmatched."""
 UNCOUNTED_SHARE: Final = 0.1
-"""Share of an experiment's feedback in 15 minutes that may not count for one reason."""
+"""Share of an experiment's feedback in 10 minutes that may not count for one reason."""
 
 _alert = partial(Alert, team="operations", board=boards.PIPELINE)
 
@@ -174,9 +174,9 @@ def _share(record: str, counted: str, window: str) -> Recording:
 REJECTED_SHORT: Final = "topic:abmonitor_rejected_events:share10m"
 REJECTED_LONG: Final = "topic:abmonitor_rejected_events:share6h"
 LATE: Final = "topic:abmonitor_late_events:share1h"
-SKIPPED_SHORT: Final = "topic:abmonitor_skipped_events:share15m"
+SKIPPED_SHORT: Final = "topic:abmonitor_skipped_events:share10m"
 SKIPPED_PAST: Final = "topic:abmonitor_skipped_events:share1d_past"
-UNCOUNTED: Final = "experiment_reason:abmonitor_uncounted_feedback:share15m"
+UNCOUNTED: Final = "experiment_reason:abmonitor_uncounted_feedback:share10m"
 ADDED: Final = "topic:abmonitor_events:added30m"
 
 
@@ -199,7 +199,7 @@ def _of_either_page(aggregated: Callable[[str], str]) -> str:
 
 
 _UNCOUNTED_ADDED: Final = (
-    "clamp_min(max by (experiment, variant, reason) (delta(abmonitor_uncounted_feedback[15m])), 0)"
+    "clamp_min(max by (experiment, variant, reason) (delta(abmonitor_uncounted_feedback[10m])), 0)"
 )
 _STARTS: Final = "abmonitor_starts_total"
 """Counted in the store, so it has the starts of processes that no scrape reached, too. No increase(): in a loop of
@@ -236,7 +236,7 @@ RECORDINGS: Final = (
     _share(REJECTED_SHORT, "abmonitor_rejected_events_total", "10m"),
     _share(REJECTED_LONG, "abmonitor_rejected_events_total", "6h"),
     _share(LATE, 'abmonitor_events_total{outcome="late"}', "1h"),
-    _share(SKIPPED_SHORT, 'abmonitor_events_total{outcome="skipped"}', "15m"),
+    _share(SKIPPED_SHORT, 'abmonitor_events_total{outcome="skipped"}', "10m"),
     Recording(
         SKIPPED_PAST,
         """
@@ -254,7 +254,7 @@ RECORDINGS: Final = (
         (
           sum by (experiment) ({_UNCOUNTED_ADDED})
           + on (experiment)
-          sum by (experiment) (clamp_min(max by (experiment, variant, kind) (delta(abmonitor_feedback[15m])), 0))
+          sum by (experiment) (clamp_min(max by (experiment, variant, kind) (delta(abmonitor_feedback[10m])), 0))
           or
           sum by (experiment) ({_UNCOUNTED_ADDED})
         )

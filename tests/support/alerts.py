@@ -536,7 +536,7 @@ LOSSES = [
     Scenario("AbMonitorSkipped", "all of them, since the first event", skipped(lasting(DAY, 0, 100), lasting(DAY, 0)), 4, [TOPIC]),
     Scenario("AbMonitorSkipped", "as many as ever, of other experiments", skipped(lasting(3 * DAY, 0, 100), lasting(3 * DAY, 0, 100)), 2 * DAY),
     Scenario("AbMonitorSkipped", "too few", skipped(f"{lasting(2 * DAY, 0)} {lasting(DAY, 15)}", lasting(3 * DAY, 0, 100)), 2 * DAY + 3),
-    Scenario("AbMonitorSkipped", "corrected half an hour ago", skipped(f"{lasting(2 * DAY, 0)} {lasting(6, 0, 100)} {lasting(DAY, 600)}", lasting(3 * DAY, 0, 100)), 2 * DAY + 12),
+    Scenario("AbMonitorSkipped", "corrected twenty minutes ago", skipped(f"{lasting(2 * DAY, 0)} {lasting(6, 0, 100)} {lasting(DAY, 600)}", lasting(3 * DAY, 0, 100)), 2 * DAY + 9),
     Scenario("AbMonitorSkipped", "a gap in scrapes", skipped(f"0 100 {missing(DAY)}", f"0 100 {missing(DAY)}"), HOUR),
     Scenario("AbMonitorUncountedFeedback", "a clock goes wrong", uncounted(BEGINS, ENDS_THEN), 2 * DAY + 4, [WRONG_CLOCK]),
     Scenario("AbMonitorUncountedFeedback", "no feedback has ever counted", uncounted(lasting(DAY, 0, 100), None), 5, [WRONG_CLOCK]),
