@@ -65,7 +65,10 @@ class Consumer(Protocol):
         """
 
     def position(self, partition: str) -> int | None:
-        """Return the offset of the next record, beyond transaction markers and aborted records; None if unknown."""
+        """Return the offset of the next record, beyond offsets without a record; None if unknown.
+
+        Transaction markers, aborted and compacted records are such offsets.
+        """
 
     def end_offsets(self) -> Mapping[str, int]:
         """Return the end offsets of assigned partitions, as of the last fetch; unknown end offsets are absent."""

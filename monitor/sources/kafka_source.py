@@ -35,6 +35,9 @@ _PAUSED_POLL_TIMEOUT_S: Final = 0.4
 _GROUP_COMMIT_INTERVAL_S: Final = 5.0
 _PROBE_INTERVAL_S: Final = 3.0
 _METADATA_INTERVAL_S: Final = 10.0
+_POSITIONS_INTERVAL_S: Final = 1.0
+"""How often a poll with records also reads the positions of the other partitions. kafka-python's time for a position
+grows with the number of partitions."""
 _STALLED_AFTER_S: Final = 30.0
 """If a partition has records but returns none for this time, the consumer rejoins the group."""
 _UNASSIGNED_AFTER_S: Final = 10.0
@@ -88,7 +91,7 @@ class KafkaSource:
         self._committed_offsets: dict[str, int] = {}
         self._applied_offsets: dict[str, int] = {}
         self._next_group_commit_s = self._next_probe_s = self._next_metadata_s = self._next_end_offsets_s = 0.0
-        self._last_poll_s = 0.0
+        self._last_poll_s = self._next_positions_s = 0.0
         self._fully_assigned_s = time.monotonic()
         """Monotonic time at which each partition last had an owner."""
         self._problem: str | None = None
@@ -209,14 +212,22 @@ class KafkaSource:
             self._progress_s[name] = now
             all_records.append(PartitionRecords(name, _topic(name), start_offset, records, next_offset))
         all_records.sort(key=lambda partition_records: partition_records.topic not in self._response_topics)
-        return all_records or self._offsets_without_records()
+        if not all_records or now >= self._next_positions_s:
+            # Partitions whose last offsets have no record must not lag until no partition has records.
+            self._next_positions_s = now + _POSITIONS_INTERVAL_S
+            all_records += self._offsets_without_records(polled)
+        return all_records
 
-    def _offsets_without_records(self) -> list[PartitionRecords]:
-        """Return empty `PartitionRecords` for offsets of transaction markers and aborted records, which were passed."""
+    def _offsets_without_records(self, polled: Collection[str]) -> list[PartitionRecords]:
+        """Return empty `PartitionRecords` of partitions that were not polled, but have passed offsets without a record.
+
+        Such offsets are those of transaction markers, aborted records and compacted records.
+        """
         all_records = []
-        for name in set(self._consumer.assignment()) - self._unsought:
+        end_offsets = self.end_offsets()
+        for name in set(self._consumer.assignment()) - self._unsought - set(polled):
             start_offset = self._next_offsets.get(name)
-            if start_offset is None or start_offset == self._end_offsets.get(name):
+            if start_offset is None or start_offset == end_offsets.get(name):
                 continue
             position = self._consumer.position(name)
             if position is not None and position > start_offset:

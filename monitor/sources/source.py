@@ -35,7 +35,7 @@ class PartitionRecords:
     start_offset: int
     """`next_offset` of the previous poll, or the offset of the last `seek`."""
     records: Sequence[Record]
-    """May be empty: transaction markers and aborted records have offsets, but are not returned."""
+    """May be empty: transaction markers, aborted and compacted records have offsets, but are not returned."""
     next_offset: int
     """Offset after the last record. Offsets without a record in between are transaction markers or were compacted."""
 
