@@ -66,11 +66,16 @@ class Log:
 
     def write_transaction(self, *records: Record, commit: bool) -> None:
         """Write the records and a marker: of the commit, or of the abort."""
+        producer = self.begin_transaction(*records)
+        (producer.commit_transaction if commit else producer.abort_transaction)(30)
+
+    def begin_transaction(self, *records: Record) -> Producer:
+        """Write the records in a new transaction, and return the producer, which has to end the transaction."""
         producer = self._create_producer({"transactional.id": f"{self._topic}-{random.randrange(1 << 40):x}"})
         producer.init_transactions(30)
         producer.begin_transaction()
         self._produce(producer, records)
-        (producer.commit_transaction if commit else producer.abort_transaction)(30)
+        return producer
 
     def _create_producer(self, options: Mapping[str, object]) -> Producer:
         # Compaction keeps the last batch of an idempotent producer, without its records.
@@ -268,3 +273,19 @@ def test_ten_thousand_records_without_a_value_leave_no_lag(settings: KafkaSettin
         reader.tracker.update_end_offsets(reader.source.fetch_end_offsets())
         assert reader.tracker.total_lag_events() == 0
         assert reader.tracker.slowest_partition() is None
+
+
+def test_an_open_transaction_lags_only_until_it_is_aborted(settings: KafkaSettings) -> None:
+    """The transaction of a producer that has gone idle is aborted by Kafka."""
+    log = Log(settings, settings.feedback_topic)
+    producer = log.begin_transaction(("a", "1"))
+    with _reader(settings) as reader:
+
+        def has_lag() -> bool:
+            reader.poll()
+            return reader.lag(log.name) == 1
+
+        eventually("the record counts as lag", has_lag)
+        producer.abort_transaction(30)
+        reader.read_to_the_end(log.name)
+        assert reader.tracker.position(log.name).next_offset == 2
