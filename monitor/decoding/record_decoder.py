@@ -69,23 +69,9 @@ class RecordDecoder:
         """Return the decoder of a partition's records. A record without an event and without an error is ignored."""
         if topic == ANY_TOPIC:
             return self._any_source_decoder(partition)
-        sources = [source for source in self.sources if topic in source.settings.topics]
-        if len(sources) == 1:
-            return sources[0].partition_decoder(topic, partition)
-        decoders = [source.partition_decoder(topic, partition) for source in sources]
-
-        def decode(record: Record, now_ms: int) -> DecodedEvents:
-            events: list[Response | Feedback] = []
-            ignored_reason: IgnoredReason = "filtered"
-            for decode_by_source in decoders:
-                decoded = decode_by_source(record, now_ms)
-                if isinstance(decoded, str):
-                    ignored_reason = decoded
-                else:
-                    events += decoded
-            return events or ignored_reason
-
-        return decode
+        return _join_decoders(
+            [source.partition_decoder(topic, partition) for source in self.sources if topic in source.settings.topics]
+        )
 
     def read_response_arm(self, topic: str, record: Record, now_ms: int) -> ResponseArm | None:
         """Return (experiment, variant, event time or None) of a rejected response; None if a name cannot be read."""
@@ -99,10 +85,19 @@ class RecordDecoder:
         return None
 
     def _any_source_decoder(self, partition: str) -> PartitionDecoder:
-        """Return a decoder for records of an unknown topic: the first source that accepts a record maps it."""
+        """Return a decoder for records of an unknown topic: that of the first source that accepts a record."""
         if not self.has_mappings:
             return lambda record, now_ms: (self._events.decode_event(record.value, now_ms),)
         decoders = [(source, source.partition_decoder(ANY_TOPIC, partition)) for source in self.sources]
+        topic_decoders: dict[SourceDecoder, PartitionDecoder] = {}
+        """Source → the decoder of its topics, if they have several sources."""
+        for source in self.sources:
+            topics = set(source.settings.topics)
+            neighbours = [other for other in self.sources if topics.intersection(other.settings.topics)]
+            if len(neighbours) > 1:
+                topic_decoders[source] = _join_decoders(
+                    [other.partition_decoder(ANY_TOPIC, partition) for other in neighbours]
+                )
 
         def decode(record: Record, now_ms: int) -> DecodedEvents:
             errors: list[tuple[SourceDecoder, InvalidEvent]] = []
@@ -114,13 +109,33 @@ class RecordDecoder:
                     errors.append((source, error))
                     continue
                 if not isinstance(decoded, str):
-                    return decoded
+                    # Another source of the same topic may read other events of the same record.
+                    return topic_decoders[source](record, now_ms) if source in topic_decoders else decoded
                 ignored_reason = decoded
             if not errors:
                 return ignored_reason
             raise _closest_error(errors)
 
         return decode
+
+
+def _join_decoders(decoders: Sequence[PartitionDecoder]) -> PartitionDecoder:
+    """Return a decoder that returns the events of all decoders."""
+    if len(decoders) == 1:
+        return decoders[0]
+
+    def decode(record: Record, now_ms: int) -> DecodedEvents:
+        events: list[Response | Feedback] = []
+        ignored_reason: IgnoredReason = "filtered"
+        for decode_by_source in decoders:
+            decoded = decode_by_source(record, now_ms)
+            if isinstance(decoded, str):
+                ignored_reason = decoded
+            else:
+                events += decoded
+        return events or ignored_reason
+
+    return decode
 
 
 def _closest_error(errors: Sequence[tuple[SourceDecoder, InvalidEvent]]) -> InvalidEvent:
