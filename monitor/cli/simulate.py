@@ -82,7 +82,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.kafka:
         if arguments.config is None:
             raise UsageError("simulate: --kafka needs --config FILE with the cluster and the topics")
-        written_count = send_to_kafka(events, load_command_settings(arguments).kafka)
+        kafka = load_command_settings(arguments).kafka
+        if kafka.sources:
+            raise UsageError(
+                "simulate: --kafka writes native events, which the sources of the configuration do not read"
+            )
+        written_count = send_to_kafka(events, kafka)
     else:
         try:
             written_count = _write_jsonl(events, arguments.out)

@@ -11,7 +11,7 @@ from monitor.config import similar_name
 from monitor.errors import count_noun
 from monitor.state import SLOT_MS, ArrivalLog, TopicArrivals
 
-ProblemKind = Literal["rejected", "undeclared_experiment", "undeclared_variant", "unmatched"]
+ProblemKind = Literal["rejected", "filtered", "undeclared_experiment", "undeclared_variant", "unmatched"]
 _MIN_SHARE: Final = 0.01
 """Smallest share of a topic's messages that is a problem. Less is usual: test messages, retries of old clients. More
 can change a verdict, and is the default limit of rejected events in a verdict."""
@@ -32,7 +32,7 @@ class DataProblem:
     kind: ProblemKind
     count: int
     received: int
-    """Messages of the topic in the last hour."""
+    """Messages of the topic in the last hour, without ignored ones."""
     text: str
     """A sentence with counts, the reason or the names, and the next step."""
     is_ongoing: bool
@@ -65,24 +65,38 @@ def find_data_problems(
     problems: list[DataProblem] = []
     for topic, counts in arrivals.since(now_ms - HOUR_MS).items():
         recent_counts = recent_by_topic.get(topic, TopicArrivals())
+        problems += _find_filtered(topic, counts, recent_counts)
         problems += _find_rejected(topic, counts, recent_counts)
         problems += _find_undeclared(topic, counts, recent_counts, declared_variants, removed_experiments)
-        if counts.unmatched >= max(_MIN_COUNT, _MIN_UNMATCHED_SHARE * counts.received):
+        if counts.unmatched >= max(_MIN_COUNT, _MIN_UNMATCHED_SHARE * counts.considered):
             text = (
                 f"last hour: {_count(counts.unmatched)} reactions of {topic} expired, because their responses never "
-                f"arrived ({_count(counts.received)} messages were received). Compare the response_id of both topics"
+                f"arrived ({_count(counts.considered)} messages were received). Compare the response_id of both topics"
             )
             is_ongoing = recent_counts.unmatched > 0
             problems.append(
                 DataProblem(
-                    topic, "unmatched", counts.unmatched, counts.received, f"{text}{_end(is_ongoing)}", is_ongoing
+                    topic, "unmatched", counts.unmatched, counts.considered, f"{text}{_end(is_ongoing)}", is_ongoing
                 )
             )
     return problems
 
 
+def _find_filtered(topic: str, counts: TopicArrivals, recent_counts: TopicArrivals) -> Iterator[DataProblem]:
+    """Yield a problem if no message passes the filters: a shared topic has some, a mistyped filter passes none."""
+    count = counts.ignored["filtered"]
+    if count < _MIN_COUNT or count < counts.received - counts.ignored["tombstone"]:
+        return
+    is_ongoing = recent_counts.ignored["filtered"] > 0
+    text = (
+        f"last hour: all {_count(count)} messages of {topic} ignored, because none passes `when` of the topic's "
+        "sources; see `ab-monitor check --sample 50 --config FILE`"
+    )
+    yield DataProblem(topic, "filtered", count, count, f"{text}{_end(is_ongoing)}", is_ongoing)
+
+
 def _find_rejected(topic: str, counts: TopicArrivals, recent_counts: TopicArrivals) -> Iterator[DataProblem]:
-    count, received = counts.rejected.total(), counts.received
+    count, received = counts.rejected.total(), counts.considered
     if not _is_problem(count, received):
         return
     ((reason, reason_count),) = counts.rejected.most_common(1)
@@ -110,7 +124,7 @@ def _find_undeclared(
             by_kind["undeclared_variant" if variant else "undeclared_experiment"][experiment, variant] = count
     for kind, responses in by_kind.items():
         count = sum(responses.values())
-        if not _is_problem(count, counts.received):
+        if not _is_problem(count, counts.considered):
             continue
         listed_names = list(responses)[:_MAX_LISTED_NAMES]
         parts = [_describe_names(names, responses[names], declared_variants) for names in listed_names]
@@ -119,10 +133,10 @@ def _find_undeclared(
         subject = "experiments" if kind == "undeclared_experiment" else "variants"
         is_ongoing = any(names in recent_counts.undeclared for names in responses)
         text = (
-            f"last hour: {_part(count, counts.received)} of {topic} skipped: the configuration does not "
+            f"last hour: {_part(count, counts.considered)} of {topic} skipped: the configuration does not "
             f"declare their {subject}: {'; '.join(parts)}"
         )
-        yield DataProblem(topic, kind, count, counts.received, f"{text}{_end(is_ongoing)}", is_ongoing)
+        yield DataProblem(topic, kind, count, counts.considered, f"{text}{_end(is_ongoing)}", is_ongoing)
 
 
 def _describe_names(names: tuple[str, str], count: int, declared_variants: Mapping[str, Collection[str]]) -> str:

@@ -56,6 +56,11 @@ class TopicArrivals:
     undeclared: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(experiment, variant, or "" if the experiment is undeclared) → responses; ("", "") stands for further names."""
 
+    @property
+    def considered(self) -> int:
+        """The received records without the ignored ones."""
+        return self.received - self.ignored.total()
+
     def add(self, kind: str, detail: str, events: int) -> None:
         """Add a stored count; a kind of a later version is ignored."""
         if kind == "received":

@@ -33,6 +33,7 @@ from monitor.pipeline import ProblemKind
 _MAX_ATTENTION_ENTRIES: Final = 10
 _RUNBOOK_SECTIONS: Final[Mapping[ProblemKind, str]] = {
     "rejected": "rejects",
+    "filtered": "skipped",
     "undeclared_experiment": "skipped",
     "undeclared_variant": "skipped",
     "unmatched": "unmatched-feedback",

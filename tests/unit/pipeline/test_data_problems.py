@@ -101,6 +101,21 @@ def test_names_that_are_declared_by_now_are_no_problem() -> None:
     assert not _problems(_log(("received", "", 10), ("undeclared", json.dumps(["ranker-v2", "treatment"]), 10)))
 
 
+def test_filters_that_no_message_passes_are_reported() -> None:
+    """A shared topic has other messages; a mistyped filter lets nothing pass."""
+    (problem,) = _problems(_log(("received", "", 60), ("ignored", "filtered", 50), ("ignored", "tombstone", 10)))
+    assert problem.kind == "filtered"
+    assert "all 50 messages of acme.answers ignored, because none passes `when`" in problem.text
+    assert not _problems(_log(("received", "", 60), ("ignored", "filtered", 59)))
+    assert not _problems(_log(("received", "", 60), ("ignored", "tombstone", 60)))
+
+
+def test_ignored_messages_do_not_dilute_the_rejected_ones() -> None:
+    """On a topic with other kinds of messages, too."""
+    (problem,) = _problems(_log(("received", "", 10_000), ("ignored", "filtered", 9_900), ("rejected", "x", 20)))
+    assert "20 of 100 (20.0 %) messages" in problem.text
+
+
 def test_feedback_whose_responses_never_arrived_is_a_problem_from_ten_percent_on() -> None:
     """Feedback about responses of other bots is usual."""
     assert not _problems(_log(("received", "", 200), ("unmatched", "", 19)))
