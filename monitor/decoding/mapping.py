@@ -240,7 +240,12 @@ class FieldReader:
             mapped = values.get(text, values.get("*")) if text is not None else None
             if mapped is not None:
                 return mapped
-        return self._convert(self.name, value, self._mapping.cast, self._zone)
+        try:
+            return self._convert(self.name, value, self._mapping.cast, self._zone)
+        except InvalidEvent as error:
+            if not values:
+                raise
+            raise InvalidEvent(error.reason, f"{error.detail}, or a value of the table `values`") from None
 
     def _derive_id(self, message: MessageContext) -> str | None:
         """Return the hash of the values at all paths, in hexadecimal digits; None if no path has a value."""

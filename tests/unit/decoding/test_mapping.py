@@ -352,3 +352,11 @@ def test_a_rejected_response_is_counted_under_its_experiment_and_variant() -> No
     arm = decoder.read_response_arm("answers", PlainRecord(0, None, message), NOW)
     assert arm == ("ranker-v2", "control", 1_795_712_348_000)
     assert decoder.read_response_arm("clicks", PlainRecord(0, None, message), NOW) is None
+
+
+def test_a_value_that_a_value_map_lacks_and_no_cast_reads_is_rejected_with_both_remedies() -> None:
+    """Such as a new category of a score."""
+    with pytest.raises(
+        InvalidEvent, match=r"score: got a string of 4 characters, expected .*, or a value of the table"
+    ):
+        decode_feedback({"v": "good"}, score={"from": "v", "values": {"bad": 0}})
