@@ -91,7 +91,7 @@ def find_schema_registry_contradictions(registry: SchemaRegistrySettings) -> Ite
     if registry.username is not None:
         if ":" in registry.username:
             yield ("username",), registry.username, "a name without a colon"
-        if registry.password is None:
+        elif registry.password is None:
             variable = f"{VARIABLE_PREFIX}SCHEMA_REGISTRY_PASSWORD"
             yield ("password", "username"), None, f"a value in the variable {variable}, for the username"
         if registry.token is not None:

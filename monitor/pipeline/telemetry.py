@@ -221,12 +221,12 @@ class Telemetry:
             self.event_delay_seconds.observe(max(now_ms - event_time_ms, 0) / 1000)
 
     def outcome_totals(self) -> Counter_[str]:
-        """Return the number of events by outcome, over all topics."""
+        """Return the number of events by outcome, over all topics; ignored records have the outcome "ignored"."""
         totals: Counter_[str] = Counter_()
-        for family in self.events.collect():
+        for family in (*self.events.collect(), *self.ignored_records.collect()):
             for sample in family.samples:
                 if sample.name.endswith("_total"):
-                    totals[sample.labels["outcome"]] += int(sample.value)
+                    totals[sample.labels.get("outcome", "ignored")] += int(sample.value)
         return totals
 
 

@@ -727,7 +727,7 @@ guardrails = [{ metric = "map", harmful_direction = "down", margin = 1 }]
             ("[kafka]\nmax_poll_records = 0\nbootstrap_servers = 'a'", ["max_poll_records", "bootstrap_servers"]),
             (
                 "[kafka]\nfeedback_topic = 'chatbot.responses'\nsasl_username = 'x'",
-                ["responses_topic", "sasl_username"],
+                ["feedback_topic", "sasl_username"],
             ),
             ("[kafka]\nsecurity_protocol = 'SASL'\nsasl_mechanism = 'PLAIN'", ["security_protocol"]),
             (
