@@ -76,7 +76,7 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 "timestamp": at_s * 1000,
                 "experiment": "ranker",
                 "variant": ("control", "treatment")[number % 2],
-                "user_id": str(number % 7),
+                "user_id": str(number % 7 + 1),
                 "query_id": str(number % 5),
                 "items": [{"item_id": str(document), "position": i} for i, document in enumerate(documents, start=1)],
             }
