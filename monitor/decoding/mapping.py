@@ -17,6 +17,8 @@ from typing import Any, Final
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+import msgspec
+
 from monitor.config import FieldMapping, FieldValue, ItemsMapping, Lookup, Path, SourceSettings, Step, value_text
 from monitor.errors import InvalidEvent
 from monitor.events import MAX_POSITION, WireFeedback, WireItem, WireResponse, parse_timestamp_ms
@@ -31,6 +33,7 @@ _UNITS: Final[Mapping[str, tuple[str, Decimal]]] = {
 }
 """Cast → (name of the unit, milliseconds per unit)."""
 _MAX_PLAUSIBLE_MS: Final = 10**15
+_MAX_PLAUSIBLE_S: Final = _MAX_PLAUSIBLE_MS // 1000
 _MAX_NUMBER_LENGTH: Final = 40
 _TRUE_WORDS: Final = frozenset({"true", "t", "yes", "y", "on", "up", "1"})
 _FALSE_WORDS: Final = frozenset({"false", "f", "no", "n", "off", "down", "0"})
@@ -101,7 +104,8 @@ def compile_path(path: Path) -> Getter:
         if len(steps) == 1 and isinstance(steps[0], str):
             name = steps[0]
             return lambda message: message.fields.get(name)
-        return lambda message: _walk(message.fields, steps)
+        follow = _compile_steps(steps)
+        return lambda message: follow(message.fields)
     if path.root in _COMPOSITE_ROOTS:
         root = path.root
         return lambda message: _walk(getattr(message, root), steps)
@@ -113,6 +117,10 @@ def compile_path(path: Path) -> Getter:
     return lambda message: getattr(message, attribute)
 
 
+def _read_nothing(_message: MessageContext) -> None:
+    """Return None, for a field without paths."""
+
+
 def _find_header(name: Step, message: MessageContext) -> str | None:
     """Return the text of the first header of a name; None without a text."""
     return next((_decode_text(content) for header, content in message.headers if header == name), None)
@@ -120,6 +128,30 @@ def _find_header(name: Step, message: MessageContext) -> str | None:
 
 def _read_key(message: MessageContext) -> str | None:
     return _decode_text(message.key)
+
+
+def _compile_steps(steps: Sequence[Step]) -> Callable[[Any], Any]:
+    """Return a function that reads the value at the end of the steps; None if there is none."""
+    if not steps or not all(isinstance(step, str) for step in steps):
+        return lambda value: _walk(value, steps)
+    first, *inner, last = steps if len(steps) > 1 else (*steps, "")
+
+    def read_member(value: Any) -> Any:
+        try:
+            return value[first]
+        except (KeyError, TypeError):  # no such member, or not an object
+            return None
+
+    def read_inner_member(value: Any) -> Any:
+        try:
+            value = value[first]
+            for name in inner:
+                value = value[name]
+            return value[last]
+        except (KeyError, TypeError):
+            return None
+
+    return read_member if len(steps) == 1 else read_inner_member
 
 
 def _walk(value: Any, steps: Sequence[Step]) -> Any:
@@ -204,22 +236,34 @@ class FieldReader:
         self.name = name
         self._mapping = mapping
         self._getters = [compile_path(path) for path in mapping.paths]
+        self._read_first = self._derive_id if mapping.is_derived else next(iter(self._getters), _read_nothing)
         self._convert = _CONVERTERS.get(name, _to_text)
+        self._takes_text = self._convert is _to_text and not mapping.values and not has_index
         self._is_required = is_required
         self._has_index = has_index
         self._zone = None if mapping.zone is None else ZoneInfo(mapping.zone)
 
     def read(self, message: MessageContext) -> Any:
         """Return the field's value, None for an optional field without a value; raises `InvalidEvent`."""
-        value = self._derive_id(message) if self._mapping.is_derived else self._find_value(message)
+        value = self._read_first(message)
+        if self._takes_text:  # most fields of most messages
+            if type(value) is str and value:
+                return value
+            if type(value) is int and value.bit_length() <= _MAX_INTEGER_BITS:
+                return str(value)
+        mapping = self._mapping
+        if not mapping.is_derived:
+            if value is None or value == "":
+                value = self.find_raw_value(message)
+            if value is not None:
+                value = self._convert_value(value)
         if value is None:
-            default = self._mapping.default
-            if default is None:
+            value = mapping.default
+            if value is None:
                 if self._is_required:
-                    paths = " or ".join(path.text for path in self._mapping.paths)
+                    paths = " or ".join(path.text for path in mapping.paths)
                     raise InvalidEvent("missing_field", f"{self.name}: no value at {paths}")
                 return None
-            value = default
         return f"{value}-{message.index}" if self._has_index else value
 
     def find_raw_value(self, message: MessageContext) -> Any:
@@ -230,13 +274,11 @@ class FieldReader:
                 return value
         return None
 
-    def _find_value(self, message: MessageContext) -> Any:
-        value = self.find_raw_value(message)
-        if value is None:
-            return None
+    def _convert_value(self, value: Any) -> FieldValue:
+        """Return the value of the field for a value of the message."""
         values = self._mapping.values
         if values:
-            text = value_text(value)
+            text = value if type(value) is str else value_text(value)
             mapped = values.get(text, values.get("*")) if text is not None else None
             if mapped is not None:
                 return mapped
@@ -280,6 +322,8 @@ def _to_text(name: str, value: Any, cast: str | None, _zone: ZoneInfo | None) ->
 def _to_number(name: str, value: Any, cast: str | None, _zone: ZoneInfo | None) -> float:
     if cast == "truthy":
         return float(_to_flag(name, value, cast, None))
+    if type(value) is float:
+        return value
     if isinstance(value, (int, float, Decimal)) and not isinstance(value, bool):
         return _float(name, value)
     if cast is not None and isinstance(value, str):
@@ -330,6 +374,10 @@ def _to_time(name: str, value: Any, cast: str | None, zone: ZoneInfo | None) -> 
 def _time_from_unit(name: str, value: Any, cast: str) -> int:
     """Return a number of seconds, milliseconds … as milliseconds, rounded down."""
     unit, unit_ms = _UNITS[cast]
+    if cast == "s" and type(value) is float and 0 <= value < _MAX_PLAUSIBLE_S:
+        rounded_ms = round(value * 1000)
+        if rounded_ms / 1000 == value:
+            return rounded_ms  # a number with at most three decimals; the others take ten times as long
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal, str)):
         raise _type_rejection(name, value, f"a number of {unit}")
     number = _parse_number(name, value) if isinstance(value, str) else Decimal(str(value))
@@ -373,10 +421,12 @@ class ItemsReader:
     def __init__(self, mapping: ItemsMapping) -> None:
         self._mapping = mapping
         self._elements = compile_path(mapping.elements)
-        self._id_steps = [path.steps for path in mapping.item_id.paths]
         self._id_mapping = mapping.item_id
-        self._position_steps = None if mapping.position is None else [path.steps for path in mapping.position.paths]
-        self._first_position = mapping.first_position
+        self._id_getters = [_compile_steps(path.steps) for path in mapping.item_id.paths]
+        self._position_getters = (
+            None if mapping.position is None else [_compile_steps(path.steps) for path in mapping.position.paths]
+        )
+        self._offset = 1 - mapping.first_position
 
     def read(self, message: MessageContext) -> tuple[WireItem, ...]:
         """Return the items; raises `InvalidEvent`."""
@@ -387,43 +437,66 @@ class ItemsReader:
             raise InvalidEvent("missing_field", f"items: no value at {self._mapping.elements.text}")
         if not isinstance(elements, list):
             raise _type_rejection("items", elements, "a list")
-        if self._position_steps is None:
-            return tuple([WireItem(self._read_id(element, index), index + 1) for index, element in enumerate(elements)])
-        return tuple(
-            [
-                WireItem(self._read_id(element, index), self._read_position(element, index))
-                for index, element in enumerate(elements)
-            ]
-        )
+        read_id, read_position = self._id_getters[0], None
+        if self._position_getters is not None:
+            read_position = self._position_getters[0]
+        has_values, offset = bool(self._id_mapping.values), self._offset
+        items = []
+        for index, element in enumerate(elements):
+            item_id = read_id(element)
+            if type(item_id) is int and item_id.bit_length() <= _MAX_INTEGER_BITS and not has_values:
+                item_id = str(item_id)
+            elif type(item_id) is not str or not item_id or has_values:
+                item_id = self._read_id(element, index)
+            if read_position is None:
+                items.append(WireItem(item_id, index + 1))
+                continue
+            position = read_position(element)
+            if type(position) is int and 1 <= position + offset <= MAX_POSITION:
+                items.append(WireItem(item_id, position + offset))
+            else:
+                items.append(WireItem(item_id, self._read_position(element, index)))
+        return tuple(items)
 
     def _read_id(self, element: Any, index: int) -> str:
-        for steps in self._id_steps:
-            value = _walk(element, steps) if steps else element
-            if isinstance(value, str) and value and not self._id_mapping.values:
-                return value
-            if value is not None and value != "":
-                name = f"items[{index}].item_id"
+        mapping = self._id_mapping
+        for getter in self._id_getters:
+            value = getter(element)
+            if value is None or value == "":
+                continue
+            if not mapping.values:
+                if type(value) is str:
+                    return value
+            else:
                 text = value_text(value)
-                mapped = self._id_mapping.values.get(text) if text is not None else None
-                return str(mapped) if mapped is not None else _to_text(name, value, self._id_mapping.cast, None)
-        paths = " or ".join(path.text for path in self._id_mapping.paths)
+                mapped = mapping.values.get(text) if text is not None else None
+                if mapped is not None:
+                    return str(mapped)
+            return _to_text(f"items[{index}].item_id", value, mapping.cast, None)
+        paths = " or ".join(path.text for path in mapping.paths)
         raise InvalidEvent("missing_field", f"items[{index}].item_id: no value at {paths}")
 
     def _read_position(self, element: Any, index: int) -> int:
-        name = f"items[{index}].position"
-        for steps in self._position_steps or ():
-            value = _walk(element, steps)
+        for getter in self._position_getters or ():
+            value = getter(element)
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)) or value % 1 != 0:
-                raise _type_rejection(name, value, "an integer")
-            position = int(value) + 1 - self._first_position
+            if type(value) is not int:
+                value = _whole_number(f"items[{index}].position", value)
+            position = value + self._offset
             if not 1 <= position <= MAX_POSITION:
-                hint = "; set base = 0 if the first position is 0" if self._first_position == 1 and value == 0 else ""
-                expected = f"{self._first_position} to {MAX_POSITION - 1 + self._first_position}{hint}"
-                raise InvalidEvent("invalid_position", f"{name}: {int(value)}, expected {expected}")
+                first_position = self._mapping.first_position
+                hint = "; set base = 0 if the first position is 0" if first_position == 1 and value == 0 else ""
+                expected = f"{first_position} to {MAX_POSITION - 1 + first_position}{hint}"
+                raise InvalidEvent("invalid_position", f"items[{index}].position: {value}, expected {expected}")
             return position
-        raise InvalidEvent("missing_field", f"{name}: expected in every item")
+        raise InvalidEvent("missing_field", f"items[{index}].position: expected in every item")
+
+
+def _whole_number(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)) or value % 1 != 0:
+        raise _type_rejection(name, value, "an integer")
+    return int(value)
 
 
 class EventMapper:
@@ -444,7 +517,14 @@ class EventMapper:
             )
             for name, mapping in source.fields.items()
         }
-        self._items = None if source.items is None else ItemsReader(source.items)
+        self._event_class = WireResponse if source.event_type == "response" else WireFeedback
+        reads: dict[str, Getter] = {name: reader.read for name, reader in self.readers.items()}
+        if source.items is not None:
+            reads["items"] = ItemsReader(source.items).read
+        self._reads: list[tuple[Getter, Any]] = [
+            (reads.get(field.name, _read_nothing), field.default) for field in msgspec.structs.fields(self._event_class)
+        ]
+        """A function and the default for each field of the event, in the order of the fields."""
         self._message_filters, self._element_filters = (
             [
                 (compile_path(condition.path), condition.values)
@@ -480,15 +560,16 @@ class EventMapper:
 
     def map_event(self, message: MessageContext) -> WireResponse | WireFeedback:
         """Return the event of a message or of its element; raises `InvalidEvent`."""
-        fields = {name: reader.read(message) for name, reader in self.readers.items()}
-        if self._items is not None:
-            return WireResponse(items=self._items.read(message), **fields)
-        return WireFeedback(**{name: value for name, value in fields.items() if value is not None})
+        return self._event_class(
+            *[default if (value := read(message)) is None else value for read, default in self._reads]
+        )
 
 
 def _passes(message: MessageContext, filters: Sequence[tuple[Getter, frozenset[str] | None]]) -> bool:
     for getter, allowed in filters:
         value = getter(message)
-        if value is None or (allowed is not None and value_text(value) not in allowed):
+        if value is None:
+            return False
+        if allowed is not None and (value if type(value) is str else value_text(value)) not in allowed:
             return False
     return True

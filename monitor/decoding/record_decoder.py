@@ -178,6 +178,8 @@ class SourceDecoder:
 
             return decode_native
 
+        has_elements = self.settings.elements is not None
+
         def decode(record: Record, now_ms: int) -> DecodedEvents:
             if record.value is None and ignores_tombstones:
                 return "tombstone"
@@ -188,6 +190,8 @@ class SourceDecoder:
                 raise InvalidEvent("empty_payload", "expected an event instead of a deletion")
             if not self.mapper.passes_filters(message):
                 return "filtered"
+            if not has_elements:
+                return (self._decode_element(message, now_ms),)
             elements = self.mapper.select_elements(message)
             return [self._decode_element(element, now_ms) for element in elements] or "no_elements"
 
