@@ -153,11 +153,10 @@ def _read_until(consumer: KafkaConsumer, end_offsets: dict[TopicPartition, int],
 def _parse_letter(record: Any) -> DeadLetter:
     """Return the dead letter that a record of the dead-letter topic contains."""
     headers = {name: value.decode("utf-8", "replace") for name, value in record.headers if value is not None}
-    numbers = [headers.get(name, "") for name in ("partition", "offset")]
-    partition, offset = (
-        int(number) if number.isdecimal() and len(number) < _MAX_OFFSET_DIGITS else -1 for number in numbers
+    partition, offset, timestamp = (
+        _parse_number(headers.get(name, "")) for name in ("partition", "offset", "timestamp")
     )
-    if not headers.get("topic") or partition < 0 or offset < 0:
+    if not headers.get("topic") or partition is None or offset is None:
         # Not written by this service: identified by its own partition and offset, and never sent to another topic.
         return DeadLetter("", record.partition, record.offset, FOREIGN_REASON, "", "", None, None, record.timestamp)
     return DeadLetter(
@@ -175,8 +174,12 @@ def _parse_letter(record: Any) -> DeadLetter:
             for name, content in record.headers
             if name.startswith(RECORD_HEADER_PREFIX)
         ],
-        int(headers["timestamp"]) if headers.get("timestamp", "").isdecimal() else None,
+        timestamp,
     )
+
+
+def _parse_number(text: str) -> int | None:
+    return int(text) if text.isdecimal() and len(text) < _MAX_OFFSET_DIGITS else None
 
 
 def _summarize_letters(settings: Settings, letters: Iterator[DeadLetter]) -> dict[str, Any]:
@@ -240,11 +243,13 @@ def _send_acceptable_letters(settings: Settings, letters: Iterator[DeadLetter]) 
                 continue
             decode = decoder.partition_decoder(letter.topic, f"{letter.topic}:{letter.partition}")
             try:
-                decode(
-                    PlainRecord(letter.offset, letter.key, letter.value, letter.timestamp, letter.headers), wall_clock()
-                )
+                record = PlainRecord(letter.offset, letter.key, letter.value, letter.timestamp, letter.headers)
+                ignored_reason = decode(record, wall_clock())
             except InvalidEvent as error:
                 rejection_counts[error.reason] += 1
+                continue
+            if isinstance(ignored_reason, str):
+                rejection_counts[f"ignored: {ignored_reason}"] += 1
                 continue
             if letter.partition not in producer.partitions_for(letter.topic):
                 rejection_counts["partition does not exist"] += 1
@@ -253,7 +258,7 @@ def _send_acceptable_letters(settings: Settings, letters: Iterator[DeadLetter]) 
                 letter.topic,
                 letter.value,
                 key=letter.key,
-                headers=list(letter.headers),
+                headers=[(name, content or b"") for name, content in letter.headers],
                 partition=letter.partition,
                 timestamp_ms=letter.timestamp,
             )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 from monitor.config import Settings
 from monitor.decoding import RecordDecoder
+from monitor.errors import UsageError
 from monitor.export import DataConsole, stderr_console
 from monitor.sources import EventFile, FileSource
 
@@ -30,7 +32,7 @@ def open_event_files(
     report_console = console or stderr_console(os.environ)
     source = FileSource(
         [_parse_argument(argument, settings) for argument in arguments],
-        RecordDecoder(settings),
+        RecordDecoder(settings, reads_files=True),
         report=lambda line: report_console.print(line, soft_wrap=True),
     )
     try:
@@ -42,4 +44,9 @@ def open_event_files(
 
 def _parse_argument(argument: str, settings: Settings) -> EventFile:
     topic, separator, path = argument.partition("=")
-    return EventFile(path, topic) if separator and topic in settings.kafka.topics else EventFile(argument)
+    if separator and topic in settings.kafka.topics:
+        return EventFile(path, topic)
+    if separator and not Path(argument).exists():
+        topics = ", ".join(settings.kafka.topics)
+        raise UsageError(f"{argument}: neither a file, nor a file after one of the topics {topics}")
+    return EventFile(argument)

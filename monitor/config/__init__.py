@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from monitor.config.definitions import aggregate_definitions, definition_differences
-from monitor.config.digest import config_digest
+from monitor.config.digest import config_digest, mapping_digest
 from monitor.config.experiments import MAX_GAIN, MAX_NAME_LENGTH, experiment_warnings, parse_metric_specs
 from monitor.config.loading import load_settings
 from monitor.config.paths import Lookup, Path, Step
@@ -107,6 +107,7 @@ __all__ = [
     "experiment_warnings",
     "is_proportion",
     "load_settings",
+    "mapping_digest",
     "parse_choice",
     "parse_instant_ms",
     "parse_integer",

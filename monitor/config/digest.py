@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass, replace
 from hashlib import blake2b
 from typing import Any, Final
 
-from monitor.config.settings import Settings
+from monitor.config.settings import KafkaSettings, Settings
 
 _DIGEST_BYTES: Final = 6
 
@@ -21,6 +21,12 @@ def config_digest(settings: Settings) -> str:
     """
     common = replace(settings, kafka=replace(settings.kafka, group_instance_id=None))
     text = json.dumps(_plain(common), sort_keys=True)
+    return blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def mapping_digest(kafka: KafkaSettings) -> str:
+    """Return hexadecimal digits that differ if `[[kafka.sources]]` differ."""
+    text = json.dumps(_plain(kafka.sources), sort_keys=True)
     return blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 

@@ -21,12 +21,12 @@ class Lookup:
 
 
 @dataclass(frozen=True, slots=True)
-class Every:
+class AllElements:
     """All elements of a list, written `[*]`."""
 
 
-EVERY: Final = Every()
-Step: TypeAlias = "str | int | Lookup | Every"
+ALL_ELEMENTS: Final = AllElements()
+Step: TypeAlias = "str | int | Lookup | AllElements"
 """The name of a member, the index of an element (negative from the end), a lookup, or every element."""
 
 
@@ -42,7 +42,7 @@ class Path:
     @property
     def has_every(self) -> bool:
         """Whether the path has several values."""
-        return EVERY in self.steps
+        return ALL_ELEMENTS in self.steps
 
     @property
     def depends_on_element(self) -> bool:
@@ -97,7 +97,7 @@ def _parse_steps(text: str, position: int, *, is_first: bool) -> tuple[Step, ...
             if bracket["index"] is not None:
                 steps.append(int(bracket["index"]))
             elif bracket["every"] is not None:
-                steps.append(EVERY)
+                steps.append(ALL_ELEMENTS)
             else:
                 steps.append(Lookup(_unquote(bracket["key"]), _unquote(bracket["value"])))
         else:
@@ -106,12 +106,19 @@ def _parse_steps(text: str, position: int, *, is_first: bool) -> tuple[Step, ...
             if member is None:
                 raise ValueError(_PATH_FORM)
             position = member.end()
+            if member[0].isdecimal() or member[0] == "*":
+                raise ValueError(f"an index in brackets, as in hits[{member[0]}], or the name in quotes")
             steps.append(_unquote(member[0]))
         is_first = False
     return tuple(steps)
 
 
 _PATH_FORM: Final = 'a path such as payload.id, "name.with.dots".id, hits[0].id, attributes[key="name"].value or $key'
+
+
+def is_plain_name(name: str) -> bool:
+    """Return whether a path may contain the name of a member without quotes."""
+    return re.fullmatch(_NAME, name) is not None and not name.isdecimal() and name != "*"
 
 
 def _unquote(text: str) -> str:

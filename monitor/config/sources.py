@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Iterator, Mapping
+from datetime import date
+from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, Final, cast, get_args
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from monitor.config.paths import Path, parse_path
+from monitor.config.paths import Path, is_plain_name, parse_path
 from monitor.config.settings import (
     Cast,
     EnvelopeMode,
@@ -47,6 +52,7 @@ _CASTS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Field → its casts, if it is not a text."""
 _ANY_VALUE: Final = "*"
+_MAX_WHOLE_NUMBER: Final = 10**30
 _ZONE_PREFIX: Final = "iso:"
 _MAX_SOURCES: Final = 100
 _ELEMENT_EXPECTATION: Final = "$element and $index only in a source with the key each"
@@ -100,18 +106,13 @@ def _parse_source(key: str, table: Mapping[str, Any]) -> SourceSettings:
         if "tombstones" in table:
             tombstones = parse_choice(f"{key}.tombstones", table["tombstones"], get_args(Tombstones))
     with problems.collect():
-        if "avro_schema_file" in table:
-            if wire_format not in ("avro", "auto"):
-                raise ConfigError(
-                    f"{key}.avro_schema_file", table["avro_schema_file"], 'the key only with format = "avro"'
-                )
-            avro_schema_file = parse_file_name(f"{key}.avro_schema_file", table["avro_schema_file"])
+        avro_schema_file = _parse_schema_file(f"{key}.avro_schema_file", table.get("avro_schema_file"), wire_format)
     filters: tuple[MessageFilter, ...] = ()
     with problems.collect():
         filters = _parse_filters(f"{key}.when", table.get("when", {}))
     elements: Path | None = None
     with problems.collect():
-        elements = None if "each" not in table else _parse_list_path(f"{key}.each", table["each"])
+        elements = _parse_elements(f"{key}.each", table["each"]) if "each" in table else None
     if wire_format == "native":
         for name in ("fields", "each", "when", "envelope"):
             if name in table:
@@ -134,6 +135,19 @@ def _parse_source(key: str, table: Mapping[str, Any]) -> SourceSettings:
     )
 
 
+def _parse_schema_file(key: str, value: object, wire_format: WireFormat) -> str | None:
+    if value is not None and wire_format != "avro":
+        raise ConfigError(key, value, 'the key only with format = "avro"')
+    return None if value is None else parse_file_name(key, value)
+
+
+def _parse_elements(key: str, value: object) -> Path:
+    path = _parse_list_path(key, value)
+    if path.root not in ("value", "envelope"):
+        raise ConfigError(key, value, "a path within the message")
+    return path
+
+
 def _parse_topics(key: str, value: object) -> tuple[str, ...]:
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list) or not names:
@@ -146,20 +160,21 @@ def _parse_filters(key: str, value: object) -> tuple[MessageFilter, ...]:
         raise ConfigError(key, value, 'a table of paths and values, such as { "payload.type" = ["answer"] }')
     problems = ConfigProblems()
     filters = []
-    for path, allowed in _flat_members(value):
+    for path, allowed in _dotted_members(value):
         with problems.collect():
             filters.append(_parse_filter(f"{key}.{path}", path, allowed))
     problems.raise_errors()
     return tuple(filters)
 
 
-def _flat_members(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _dotted_members(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (path, value) of all members: an unquoted key with dots is a table in a table."""
     for name, value in table.items():
+        step = name if not prefix or is_plain_name(name) else json.dumps(name, ensure_ascii=False)
         if isinstance(value, dict) and value:
-            yield from _flat_members(value, f"{prefix}{name}.")
+            yield from _dotted_members(value, f"{prefix}{step}.")
         else:
-            yield prefix + name, value
+            yield prefix + step, value
 
 
 def _parse_filter(key: str, path: str, value: object) -> MessageFilter:
@@ -176,11 +191,16 @@ def value_text(value: object) -> str | None:
     >>> value_text(True), value_text(17), value_text(1.0), value_text("A")
     ('true', '17', '1', 'A')
     """
+    if isinstance(value, str):
+        return value
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value) if isinstance(value, (str, int, float)) else None
+    if isinstance(value, int):
+        return str(value) if abs(value) < _MAX_WHOLE_NUMBER else None
+    if isinstance(value, (float, Decimal)):
+        number = float(value) if math.isfinite(value) else math.nan
+        return str(int(number)) if number.is_integer() and abs(number) < _MAX_WHOLE_NUMBER else str(number)
+    return str(value) if isinstance(value, (UUID, date)) else None
 
 
 def _parse_fields(
@@ -207,6 +227,8 @@ def _parse_fields(
                     raise ConfigError(f"{key}.items.each", items.elements.text, _ELEMENT_EXPECTATION)
             elif name in (*required, *optional):
                 fields[name] = _parse_field(f"{key}.{name}", name, mapping)
+                if name == f"{event_type}_id" and fields[name].default is not None:
+                    raise ConfigError(f"{key}.{name}", mapping, f"no constant: every {event_type} has an id of its own")
                 if not has_elements and any(path.depends_on_element for path in fields[name].paths):
                     raise ConfigError(f"{key}.{name}", mapping, _ELEMENT_EXPECTATION)
     problems.raise_errors()
@@ -276,9 +298,7 @@ def _parse_cast(key: str, name: str, value: object) -> tuple[Cast, str | None]:
         zone = value.removeprefix(_ZONE_PREFIX)
         try:
             ZoneInfo(zone)
-        except (ValueError, OSError) as error:  # ZoneInfoNotFoundError is a KeyError
-            raise ConfigError(key, value, "a zone of the IANA database, as in iso:Europe/Berlin") from error
-        except KeyError as error:
+        except (ValueError, OSError, KeyError) as error:
             raise ConfigError(key, value, "a zone of the IANA database, as in iso:Europe/Berlin") from error
         return "iso", zone
     if value not in casts or value == "iso:ZONE":
@@ -321,7 +341,10 @@ def _parse_items(key: str, value: object) -> ItemsMapping:
     if "each" not in value:
         raise ConfigError(f"{key}.each", None, "the path of the list")
     elements = _parse_list_path(f"{key}.each", value["each"])
-    item_id = _parse_field(f"{key}.item_id", "item_id", value.get("item_id", "$value"))
+    id_value = value.get("item_id", "$value")
+    if isinstance(id_value, dict):
+        check_keys(f"{key}.item_id", id_value, ("as", "from", "values"))
+    item_id = _parse_field(f"{key}.item_id", "item_id", id_value)
     position = FieldMapping(_parse_paths(f"{key}.position", value["position"])) if "position" in value else None
     for name, mapping in (("item_id", item_id), ("position", position)):
         for path in () if mapping is None else mapping.paths:

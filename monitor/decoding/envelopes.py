@@ -117,7 +117,7 @@ class _Unwrapping:
             return
         schema = message["schema"]
         schema_type = schema.get("type") if isinstance(schema, dict) else None
-        if isinstance(schema_type, str) and schema_type in _CONNECT_TYPES:
+        if schema is None or (isinstance(schema_type, str) and schema_type in _CONNECT_TYPES):
             self._replace("Kafka Connect", "payload", message["payload"], {})
 
     def remove_debezium(self) -> None:

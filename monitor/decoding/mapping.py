@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from functools import partial
 from hashlib import blake2b
 from typing import Any, Final
@@ -20,6 +22,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from monitor.config import FieldMapping, FieldValue, ItemsMapping, Lookup, Path, SourceSettings, Step, value_text
+from monitor.decoding.json_objects import parse_json
 from monitor.errors import InvalidEvent
 from monitor.events import MAX_POSITION, WireFeedback, WireItem, WireResponse, parse_timestamp_ms
 
@@ -34,13 +37,14 @@ _UNITS: Final[Mapping[str, tuple[str, Decimal]]] = {
 """Cast → (name of the unit, milliseconds per unit)."""
 _MAX_PLAUSIBLE_MS: Final = 10**15
 _MAX_PLAUSIBLE_S: Final = _MAX_PLAUSIBLE_MS // 1000
-_MAX_NUMBER_LENGTH: Final = 40
+_NUMBER: Final = re.compile(r"-?[0-9]{1,40}(?:\.[0-9]{1,40})?(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
 _TRUE_WORDS: Final = frozenset({"true", "t", "yes", "y", "on", "up", "1"})
 _FALSE_WORDS: Final = frozenset({"false", "f", "no", "n", "off", "down", "0"})
 _COMPOSITE_ROOTS: Final = ("element", "envelope")
 _DERIVED_ID_BYTES: Final = 16
 _REQUIRED_FIELDS: Final = frozenset({"response_id", "timestamp", "experiment", "variant", "feedback_id", "kind"})
 _MAX_INTEGER_BITS: Final = 128
+_MAX_SHOWN_NUMBER: Final = 9_999_999
 _TYPE_NAMES: Final[Mapping[type, str]] = {
     int: "an integer",
     float: "a number",
@@ -112,7 +116,7 @@ def compile_path(path: Path) -> Getter:
     if path.root == "headers":
         return partial(_find_header, steps[0])
     if path.root == "key":
-        return (lambda message: _walk(_parse_json(message.key), steps)) if steps else _read_key
+        return (lambda message: _walk(_parse_key(message), steps)) if steps else _read_key
     attribute = path.root
     return lambda message: getattr(message, attribute)
 
@@ -127,7 +131,24 @@ def _find_header(name: Step, message: MessageContext) -> str | None:
 
 
 def _read_key(message: MessageContext) -> str | None:
-    return _decode_text(message.key)
+    """Return the key, which must be text or a JSON string; the bytes of an encoding are no usable id."""
+    if message.key is None:
+        return None
+    text = _decode_text(message.key)
+    if text is not None and text.startswith('"'):
+        text = _parse_key(message)
+    if not isinstance(text, str) or not text.isprintable():
+        raise InvalidEvent("wrong_type", f"$key: got {describe_shape(message.key)}, expected text in UTF-8")
+    return text
+
+
+def _parse_key(message: MessageContext) -> Any:
+    """Return the JSON value of the key; None without a key in JSON."""
+    if message.key is None:
+        return None
+    with suppress(InvalidEvent):
+        return parse_json(message.key)
+    return None
 
 
 def _compile_steps(steps: Sequence[Step]) -> Callable[[Any], Any]:
@@ -165,7 +186,10 @@ def _walk(value: Any, steps: Sequence[Step]) -> Any:
             value = _find_element(value, step)
         elif isinstance(value, list):
             values = [_walk(element, steps[index + 1 :]) for element in value]
-            return [inner for item in values for inner in (item if isinstance(item, list) else [item])]
+            # Objects without the inner list, which some formats omit if it is empty, have no elements.
+            return [
+                inner for item in values if item is not None for inner in (item if isinstance(item, list) else [item])
+            ]
         else:
             value = None
         if value is None:
@@ -194,13 +218,6 @@ def _decode_text(content: bytes | None) -> str | None:
         return None
 
 
-def _parse_json(content: bytes | None) -> Any:
-    try:
-        return None if content is None else json.loads(content)
-    except (ValueError, RecursionError):
-        return None
-
-
 def describe_shape(value: object) -> str:
     """Return the type and size of a value, never its content.
 
@@ -217,15 +234,12 @@ def describe_shape(value: object) -> str:
         return f"a list of {len(value)} elements"
     if isinstance(value, bytes):
         return f"{len(value)} bytes"
-    names = {
-        int: "an integer",
-        float: "a number",
-        Decimal: "a number",
-        datetime: "a time",
-        date: "a date",
-        UUID: "a UUID",
-    }
-    return "null" if value is None else names.get(type(value), "another type")
+    return "null" if value is None else _TYPE_NAMES.get(type(value), "another type")
+
+
+def has_value(value: object) -> bool:
+    """Return whether a value counts as given: null and empty texts do not."""
+    return value is not None and value not in ("", b"")
 
 
 class FieldReader:
@@ -253,9 +267,8 @@ class FieldReader:
                 return str(value)
         mapping = self._mapping
         if not mapping.is_derived:
-            if value is None or value == "":
-                value = self.find_raw_value(message)
-            if value is not None:
+            path, value = next(self._raw_values(message), (None, None))
+            if path is not None and path.root != "timestamp":  # the record's time is in ms, whatever the cast is
                 value = self._convert_value(value)
         if value is None:
             value = mapping.default
@@ -268,11 +281,14 @@ class FieldReader:
 
     def find_raw_value(self, message: MessageContext) -> Any:
         """Return the first value at the paths, before any conversion; None without a value."""
-        for getter in self._getters:
+        return next((value for _, value in self._raw_values(message)), None)
+
+    def _raw_values(self, message: MessageContext) -> Iterator[tuple[Path, Any]]:
+        """Yield (path, value) of the paths with a value."""
+        for path, getter in zip(self._mapping.paths, self._getters, strict=True):
             value = getter(message)
-            if value is not None and value != "":
-                return value
-        return None
+            if has_value(value):
+                yield path, value
 
     def _convert_value(self, value: Any) -> FieldValue:
         """Return the value of the field for a value of the message."""
@@ -291,11 +307,18 @@ class FieldReader:
 
     def _derive_id(self, message: MessageContext) -> str | None:
         """Return the hash of the values at all paths, in hexadecimal digits; None if no path has a value."""
-        values = [getter(message) for getter in self._getters]
-        if all(value is None for value in values):
+        texts: list[str | None] = []
+        for path, getter in zip(self._mapping.paths, self._getters, strict=True):
+            value = getter(message)
+            text = value_text(value) if has_value(value) else None
+            if text is None and has_value(value):
+                raise _type_rejection(self.name, value, f"a text, a number or a boolean at {path.text}")
+            texts.append(text)
+        if not any(texts):
             return None
-        text = json.dumps(values, ensure_ascii=False, separators=(",", ":"), default=str)
-        return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_DERIVED_ID_BYTES).hexdigest()
+        # JSON keeps the texts apart, whatever characters they have.
+        content = json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
+        return blake2b(content.encode(), digest_size=_DERIVED_ID_BYTES).hexdigest()
 
 
 Converter = Callable[[str, Any, "str | None", "ZoneInfo | None"], FieldValue]
@@ -305,17 +328,16 @@ Converter = Callable[[str, Any, "str | None", "ZoneInfo | None"], FieldValue]
 def _to_text(name: str, value: Any, cast: str | None, _zone: ZoneInfo | None) -> str:
     if isinstance(value, str):
         return value
-    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() <= _MAX_INTEGER_BITS:
-        return str(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value.bit_length() <= _MAX_INTEGER_BITS:
+            return str(value)
+        raise _type_rejection(name, value, f"an integer of at most {_MAX_INTEGER_BITS} bits")
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, bytes) and (text := _decode_text(value)):
         return text
-    if cast == "text":
-        if (text := value_text(value)) is not None:
-            return text
-        if isinstance(value, (Decimal, datetime, date)):
-            return str(value)
+    if cast == "text" and (text := value_text(value)) is not None:
+        return text
     raise _type_rejection(name, value, "a string or an integer")
 
 
@@ -328,8 +350,8 @@ def _to_number(name: str, value: Any, cast: str | None, _zone: ZoneInfo | None) 
         return _float(name, value)
     if cast is not None and isinstance(value, str):
         return _float(name, _parse_number(name, value))
-    hint = "" if cast else '; `as = "number"` reads texts, `as = "truthy"` yes and no'
-    raise _type_rejection(name, value, f"a number{hint}")
+    hints = ['`as = "number"` reads texts', '`as = "truthy"` yes and no'][: 2 if name == "score" else 1]
+    raise _type_rejection(name, value, "a number" if cast else f"a number; {', '.join(hints)}")
 
 
 def _to_latency_ms(name: str, value: Any, cast: str | None, zone: ZoneInfo | None) -> float:
@@ -343,14 +365,16 @@ def _to_flag(name: str, value: Any, cast: str | None, _zone: ZoneInfo | None) ->
     if isinstance(value, bool):
         return value
     if cast == "truthy":
-        if isinstance(value, (int, float, Decimal)) and not math.isnan(value):
-            return value != 0
+        if isinstance(value, (int, float)) and value in (0, 1):
+            return value == 1
         if isinstance(value, str):
             word = value.strip().lower()
             if word in _TRUE_WORDS or word in _FALSE_WORDS:
                 return word in _TRUE_WORDS
-        raise _type_rejection(name, value, "a boolean, a number, or a word such as yes, no, on, off, up, down")
-    raise _type_rejection(name, value, 'a boolean; `as = "truthy"` reads numbers and words')
+        raise _type_rejection(
+            name, value, "a boolean, 0 or 1, or a word such as yes, no, on, off, up, down; `values` maps others"
+        )
+    raise _type_rejection(name, value, 'a boolean; `as = "truthy"` reads 0, 1 and words')
 
 
 def _to_time(name: str, value: Any, cast: str | None, zone: ZoneInfo | None) -> int:
@@ -387,19 +411,16 @@ def _time_from_unit(name: str, value: Any, cast: str) -> int:
 
 
 def _parse_number(name: str, text: str) -> Decimal:
-    try:
-        if len(text) <= _MAX_NUMBER_LENGTH:
-            return Decimal(text.strip())
-    except InvalidOperation:
-        pass
-    raise _type_rejection(name, text, "a number")
+    if not _NUMBER.fullmatch(text.strip()):
+        raise _type_rejection(name, text, "a number")
+    return Decimal(text.strip())
 
 
 def _float(name: str, value: float | Decimal) -> float:
     try:
         return float(value)
-    except OverflowError:
-        raise _type_rejection(name, value, "a number that fits into 64 bits") from None
+    except (OverflowError, ValueError):  # ValueError: a signaling NaN of Avro
+        raise _type_rejection(name, value, "a finite number that fits into 64 bits") from None
 
 
 def _type_rejection(name: str, value: object, expected: str) -> InvalidEvent:
@@ -462,14 +483,14 @@ class ItemsReader:
         mapping = self._id_mapping
         for getter in self._id_getters:
             value = getter(element)
-            if value is None or value == "":
+            if not has_value(value):
                 continue
             if not mapping.values:
                 if type(value) is str:
                     return value
             else:
                 text = value_text(value)
-                mapped = mapping.values.get(text) if text is not None else None
+                mapped = mapping.values.get(text, mapping.values.get("*")) if text is not None else None
                 if mapped is not None:
                     return str(mapped)
             return _to_text(f"items[{index}].item_id", value, mapping.cast, None)
@@ -479,7 +500,7 @@ class ItemsReader:
     def _read_position(self, element: Any, index: int) -> int:
         for getter in self._position_getters or ():
             value = getter(element)
-            if value is None:
+            if not has_value(value):
                 continue
             if type(value) is not int:
                 value = _whole_number(f"items[{index}].position", value)
@@ -488,13 +509,21 @@ class ItemsReader:
                 first_position = self._mapping.first_position
                 hint = "; set base = 0 if the first position is 0" if first_position == 1 and value == 0 else ""
                 expected = f"{first_position} to {MAX_POSITION - 1 + first_position}{hint}"
-                raise InvalidEvent("invalid_position", f"items[{index}].position: {value}, expected {expected}")
+                raise InvalidEvent(
+                    "invalid_position", f"items[{index}].position: {_number_text(value)}, expected {expected}"
+                )
             return position
         raise InvalidEvent("missing_field", f"items[{index}].position: expected in every item")
 
 
+def _number_text(value: int) -> str:
+    """Return a small integer; a large one may be an id."""
+    return str(value) if abs(value) <= _MAX_SHOWN_NUMBER else describe_shape(value)
+
+
 def _whole_number(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)) or value % 1 != 0:
+    is_number = isinstance(value, (int, float, Decimal)) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number or value % 1 != 0:
         raise _type_rejection(name, value, "an integer")
     return int(value)
 
@@ -510,7 +539,8 @@ class EventMapper:
             name: FieldReader(
                 name,
                 mapping,
-                is_required=name in _REQUIRED_FIELDS,
+                # A declared score without a value is no reaction with the score 1, as one without a declared score is.
+                is_required=name in _REQUIRED_FIELDS or name == "score",
                 has_index=name == own_id
                 and self._elements is not None
                 and not any(path.depends_on_element for path in mapping.paths),
@@ -533,10 +563,19 @@ class EventMapper:
             ]
             for is_element_filter in (False, True)
         )
+        self._metadata_filters = [
+            (compile_path(condition.path), condition.values)
+            for condition in source.filters
+            if condition.path.root not in ("value", "element", "index")
+        ]
 
     def passes_filters(self, message: MessageContext) -> bool:
         """Return whether a message passes the filters that do not depend on its elements."""
         return _passes(message, self._message_filters)
+
+    def passes_metadata_filters(self, message: MessageContext) -> bool:
+        """Return whether a message passes the filters that do not depend on its fields, such as those on headers."""
+        return _passes(message, self._metadata_filters)
 
     def select_elements(self, message: MessageContext) -> list[MessageContext]:
         """Return a context for each element of `each` that passes the filters; the message itself without `each`."""
@@ -568,8 +607,6 @@ class EventMapper:
 def _passes(message: MessageContext, filters: Sequence[tuple[Getter, frozenset[str] | None]]) -> bool:
     for getter, allowed in filters:
         value = getter(message)
-        if value is None:
-            return False
-        if allowed is not None and (value if type(value) is str else value_text(value)) not in allowed:
+        if not has_value(value) if allowed is None else value_text(value) not in allowed:
             return False
     return True

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final, Literal, Protocol, TypeAlias, get_args
 
-from monitor.config import Settings, SourceSettings
-from monitor.decoding.documents import DocumentParser
+from monitor.config import Settings, SourceSettings, mapping_digest
+from monitor.decoding.documents import Document, DocumentParser
 from monitor.decoding.framing import Headers
 from monitor.decoding.mapping import EventMapper, MessageContext
 from monitor.decoding.schema_registry import SchemaRegistry
@@ -52,18 +53,25 @@ PartitionDecoder: TypeAlias = "Callable[[Record, int], DecodedEvents]"
 class RecordDecoder:
     """Decodes the records of all topics by the sources of the settings."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Compile the mappings; raises `UsageError` if a library for a format is not installed."""
+    def __init__(self, settings: Settings, *, reads_files: bool = False) -> None:
+        """Compile the mappings; raises `UsageError` if a library for a format is not installed.
+
+        With `reads_files`, the records are lines of JSON, whatever the format of a topic is.
+        """
         self._events = EventDecoder(settings)
-        self.registry = SchemaRegistry(settings.schema_registry) if settings.schema_registry.url else None
+        has_registry = settings.schema_registry.url is not None and not reads_files
+        self.registry = SchemaRegistry(settings.schema_registry) if has_registry else None
         self.sources: list[SourceDecoder] = []
         for index, source in enumerate(settings.kafka.event_sources):
+            if reads_files and source.wire_format != "native":
+                source = replace(source, wire_format="json", avro_schema_file=None)  # noqa: PLW2901
             try:
                 self.sources.append(SourceDecoder(source, self._events, self.registry))
             except UsageError as error:
                 raise UsageError(f"kafka.sources[{index}].{error}") from error
         self.has_mappings = bool(settings.kafka.sources)
         """Whether the records have another format than the native one."""
+        self.mapping_digest = mapping_digest(settings.kafka)
 
     def partition_decoder(self, topic: str, partition: str) -> PartitionDecoder:
         """Return the decoder of a partition's records. A record without an event and without an error is ignored."""
@@ -73,16 +81,17 @@ class RecordDecoder:
             [source.partition_decoder(topic, partition) for source in self.sources if topic in source.settings.topics]
         )
 
-    def read_response_arm(self, topic: str, record: Record, now_ms: int) -> ResponseArm | None:
-        """Return (experiment, variant, event time or None) of a rejected response; None if a name cannot be read."""
+    def read_response_arms(self, topic: str, record: Record, now_ms: int) -> list[ResponseArm]:
+        """Return (experiment, variant, event time or None) of each response in a rejected record, if readable."""
         if topic == ANY_TOPIC and not self.has_mappings:
-            return self._events.read_response_arm(record.value, now_ms)
+            arm = self._events.read_response_arm(record.value, now_ms)
+            return [] if arm is None else [arm]
         for source in self.sources:
             if source.settings.event_type == "response" and topic in (ANY_TOPIC, *source.settings.topics):
-                arm = source.read_response_arm(topic, record, now_ms)
-                if arm is not None:
-                    return arm
-        return None
+                arms = source.read_response_arms(topic, record, now_ms)
+                if arms:
+                    return arms
+        return []
 
     def _any_source_decoder(self, partition: str) -> PartitionDecoder:
         """Return a decoder for records of an unknown topic: that of the first source that accepts a record."""
@@ -162,29 +171,30 @@ class SourceDecoder:
             else DocumentParser(source.wire_format, source.envelope, registry, source.avro_schema_file)
         )
 
+    def _decode_native(self, record: Record, now_ms: int) -> DecodedEvents:
+        if record.value is None and self.settings.tombstones != "reject":
+            return "tombstone"
+        is_response = self.settings.event_type == "response"
+        decode = self._events.decode_response if is_response else self._events.decode_feedback
+        return (decode(record.value, now_ms),)
+
     def partition_decoder(self, topic: str, partition: str) -> PartitionDecoder:
         """Return the decoder of a partition's records."""
-        ignores_tombstones = self.settings.tombstones != "reject"
         if self.parser is None:
-            decode_event = (
-                self._events.decode_response if self.settings.event_type == "response" else self._events.decode_feedback
-            )
-
-            def decode_native(record: Record, now_ms: int) -> DecodedEvents:
-                value = record.value
-                if value is None and ignores_tombstones:
-                    return "tombstone"
-                return (decode_event(value, now_ms),)
-
-            return decode_native
-
+            return self._decode_native
+        ignores_tombstones = self.settings.tombstones != "reject"
         has_elements = self.settings.elements is not None
+
+        parser, check_size = self.parser, self._events.check_size
 
         def decode(record: Record, now_ms: int) -> DecodedEvents:
             if record.value is None and ignores_tombstones:
                 return "tombstone"
-            message = self.read_message(record, topic, partition)
-            if message is None:
+            document = parser.parse(check_size(record.value), record.headers)
+            message = _message_context(document, record, topic, partition)
+            if document.is_deletion:
+                if not self.mapper.passes_metadata_filters(message):
+                    return "filtered"
                 if ignores_tombstones:
                     return "tombstone"
                 raise InvalidEvent("empty_payload", "expected an event instead of a deletion")
@@ -196,17 +206,6 @@ class SourceDecoder:
             return [self._decode_element(element, now_ms) for element in elements] or "no_elements"
 
         return decode
-
-    def read_message(self, record: Record, topic: str, partition: str) -> MessageContext | None:
-        """Return the message of a record; None if it is a deletion. Raises `InvalidEvent`, `DependencyUnavailable`."""
-        assert self.parser is not None, "a source of the native format has no documents"
-        document = self.parser.parse(self._events.check_size(record.value), record.headers)
-        if document.is_deletion:
-            return None
-        return MessageContext(
-            document.fields, document.envelope, record.headers, record.key, record.timestamp, topic, partition,
-            record.offset,
-        )  # fmt: skip
 
     def _decode_element(self, message: MessageContext, now_ms: int) -> Response | Feedback:
         try:
@@ -221,18 +220,40 @@ class SourceDecoder:
                 error.reason, f"{error.detail} (element {message.index} of the list of events)"
             ) from None
 
-    def read_response_arm(self, topic: str, record: Record, now_ms: int) -> ResponseArm | None:
-        """Return (experiment, variant, event time or None) of a rejected response; None if a name cannot be read."""
+    def read_response_arms(self, topic: str, record: Record, now_ms: int) -> list[ResponseArm]:
+        """Return (experiment, variant, event time or None) of each response in a rejected record, if readable.
+
+        Messages above the size limit are read, too: one variant may have more of them.
+        """
         if self.parser is None:
-            return self._events.read_response_arm(record.value, now_ms)
-        values: dict[str, object] = {}
+            arm = self._events.read_response_arm(record.value, now_ms)
+            return [] if arm is None else [arm]
+        elements: list[MessageContext] = []
         with suppress(InvalidEvent):
-            message = self.read_message(record, topic, "")
-            if message is None or not self.mapper.passes_filters(message):
-                return None
-            for name in ("experiment", "variant", "timestamp"):
-                with suppress(InvalidEvent):
-                    values[name] = self.mapper.readers[name].read(message)
-        return self._events.response_arm(
-            values.get("experiment"), values.get("variant"), values.get("timestamp"), now_ms
-        )
+            document = self.parser.parse(record.value or b"", record.headers)
+            message = _message_context(document, record, topic, "")
+            if not document.is_deletion and self.mapper.passes_filters(message):
+                elements = self.mapper.select_elements(message)
+        arms = [
+            self._events.response_arm(
+                self._try_read("experiment", element),
+                self._try_read("variant", element),
+                self._try_read("timestamp", element),
+                now_ms,
+            )
+            for element in elements
+        ]
+        return [arm for arm in arms if arm is not None]
+
+    def _try_read(self, field: str, message: MessageContext) -> object:
+        """Return the value of a field; None if the field cannot be read."""
+        with suppress(InvalidEvent):
+            return self.mapper.readers[field].read(message)
+        return None
+
+
+def _message_context(document: Document, record: Record, topic: str, partition: str) -> MessageContext:
+    timestamp = record.timestamp if record.timestamp is not None and record.timestamp >= 0 else None
+    return MessageContext(
+        document.fields, document.envelope, record.headers, record.key, timestamp, topic, partition, record.offset
+    )

@@ -60,8 +60,7 @@ def decode_records(
                 record_events = decode(record, now_ms)
             except InvalidEvent as error:
                 decoded.rejected_records.append(_rejected_record(partition, record, error))
-                arm = decoder.read_response_arm(topic, record, now_ms)
-                if arm is not None:
+                for arm in decoder.read_response_arms(topic, record, now_ms):
                     normalizer.count_rejected_response(events, *arm, error.reason)
                 continue
             if isinstance(record_events, str):

@@ -55,7 +55,8 @@ class KafkaDeadLetterQueue:
                 }
                 if record.timestamp is not None and record.timestamp >= 0:
                     headers["timestamp"] = str(record.timestamp)
-                record_headers = [(f"{RECORD_HEADER_PREFIX}{name}", content) for name, content in record.headers]
+                # kafka-python sends no header without a value, only with an empty one.
+                record_headers = [(f"{RECORD_HEADER_PREFIX}{name}", content or b"") for name, content in record.headers]
                 key, value = record.key, record.value
                 if key is None and value is None:
                     # kafka-python sends no record that has neither a key nor a value.

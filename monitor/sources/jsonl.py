@@ -265,7 +265,16 @@ class FileSource(UnsharedSource):
         stream: BinaryIO = raw
         if is_gzipped:
             stream = cast(BinaryIO, self._open_files.enter_context(gzip.open(raw)))  # noqa: SIM115  closed by the stack
-        return _LineReader(file, io.BufferedReader(cast(io.RawIOBase, stream), 1 << 20), f"file-{digest}:0", raw)
+        return _LineReader(
+            file, io.BufferedReader(cast(io.RawIOBase, stream), 1 << 20), self._partition(digest, file.topic), raw
+        )
+
+    def _partition(self, content_digest: str, topic: str) -> str:
+        """Return the name of a file's partition, which differs if the lines are read as other events."""
+        if not self._decoder.has_mappings:
+            return f"file-{content_digest}:0"
+        text = f"{content_digest} {topic} {self._decoder.mapping_digest}"
+        return f"file-{blake2b(text.encode(), digest_size=12).hexdigest()}:0"
 
     def _read_head(self, reader: _LineReader) -> _LineHead:
         """Return the head of the current line; an empty head if the line is not an event."""

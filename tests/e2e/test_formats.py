@@ -126,7 +126,7 @@ class _Formats:
             {"bootstrap.servers": self.broker.bootstrap, "linger.ms": 20, "queue.buffering.max.messages": 1_000_000}
         )
         for message in messages:
-            producer.produce(topics[message.kind], message.value, message.key, headers=message.headers)
+            producer.produce(topics[message.kind], message.value, message.key, headers=list(message.headers))
         assert producer.flush(120) == 0
 
 
@@ -147,7 +147,10 @@ def formats(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("name", "client"),
-    [*((name, ("confluent", "kafka-python")[number % 2]) for number, name in enumerate(_NAMES)), ("native", "confluent")],
+    [
+        *((name, ("confluent", "kafka-python")[number % 2]) for number, name in enumerate(_NAMES)),
+        ("native", "confluent"),
+    ],
 )
 def test_a_format_gives_the_aggregates_of_the_native_format(
     name: str, client: KafkaClientName, formats: _Formats, tmp_path: Path

@@ -156,9 +156,7 @@ def nested_object(event: Event, time: Callable[[int], object]) -> dict[str, Any]
             "query": fields["query_id"],
             "topic": fields["category"],
             "took": fields["latency_ms"],
-            "hits": [
-                {"doc": {"id": int(item["item_id"])}, "rank": item["position"] - 1} for item in fields["items"]
-            ],
+            "hits": [{"doc": {"id": int(item["item_id"])}, "rank": item["position"] - 1} for item in fields["items"]],
         },
     }
 

@@ -131,3 +131,28 @@ def test_a_replay_of_mapped_files_stores_the_sums_of_native_files(capsys: pytest
     for native, mapped in zip(*(summary.values() for summary in summaries), strict=True):
         assert native["metrics"] == mapped["metrics"]
         assert native["responses"] == mapped["responses"] == 20
+
+
+def test_a_file_is_read_again_after_its_mapping_was_corrected(capsys: pytest.CaptureFixture[str]) -> None:
+    """The position of a file belongs to its content, its topic and the mapping."""
+    Path("wrong.toml").write_text(
+        Path("mapped.toml").read_text().replace('variant = { from = "arm"', 'variant = { from = "a"')
+    )
+    reports = {
+        "wrong": "missing_field: variant: no value at a (in all 40)",
+        "mapped": "applied 40",
+    }
+    for name in ("wrong", "mapped"):
+        main(["replay", "--config", f"{name}.toml", *MAPPED_FILES])
+        assert reports[name] in capsys.readouterr().err
+    main(["replay", "--config", "mapped.toml", *MAPPED_FILES])
+    assert "nothing new" in capsys.readouterr().err
+
+
+def test_a_misspelt_topic_is_named_with_the_topics(capsys: pytest.CaptureFixture[str]) -> None:
+    """Instead of a file that does not exist."""
+    assert main(["replay", "--config", "mapped.toml", "answrs=answers.jsonl"]) == 2
+    assert (
+        "answrs=answers.jsonl: neither a file, nor a file after one of the topics answers, votes"
+        in capsys.readouterr().err
+    )

@@ -9,7 +9,7 @@ import pytest
 
 from monitor.config import KafkaSettings, Settings, config_digest, load_settings
 from monitor.config.loading import parse_settings
-from monitor.config.paths import EVERY, Lookup, parse_path
+from monitor.config.paths import ALL_ELEMENTS, Lookup, parse_path
 from monitor.errors import ConfigErrors, UsageError
 from tests.unit.decoding.test_mapping import EXPERIMENT, feedback_source, response_source
 
@@ -26,7 +26,7 @@ def _parse(*sources: Any, **kafka: Any) -> Settings:
         ('"a.b"."c\\"d"', "value", ("a.b", 'c"d')),
         ("a[0][-1].b", "value", ("a", 0, -1, "b")),
         ("[2].b", "value", (2, "b")),
-        ("a[*].b[*]", "value", ("a", EVERY, "b", EVERY)),
+        ("a[*].b[*]", "value", ("a", ALL_ELEMENTS, "b", ALL_ELEMENTS)),
         ('a[key="x.y"].value', "value", ("a", Lookup("key", "x.y"), "value")),
         ("$key", "key", ()),
         ("$key.user.id", "key", ("user", "id")),
@@ -72,6 +72,15 @@ def test_a_text_that_is_no_path_is_rejected(text: str) -> None:
         (response_source(when={"a[*]": 1}), "when.a[*]", "a path to one value"),
         (response_source(when={"$element.a": 1}), "when", "only in a source with the key each"),
         (response_source(each=3), "each", "a path, which is a string"),
+        (response_source(each="$offset"), "each", "a path within the message"),
+        (response_source(fields={"user_id": "hits.0.id"}), "fields.user_id", "an index in brackets, as in hits[0]"),
+        (response_source(fields={"user_id": "hits.*.id"}), "fields.user_id", "an index in brackets"),
+        (response_source(fields={"response_id": {"constant": "x"}}), "fields.response_id", "no constant: every respon"),
+        (
+            response_source(fields={"items": {"each": "a", "item_id": {"derive": ["b"]}}}),
+            "fields.items.item_id",
+            "unknown key derive",
+        ),
         (response_source(fields={"user_id": "$element.id"}), "fields.user_id", "only in a source with the key each"),
         (response_source(fields={"nmae": "x"}), "fields", "unknown key nmae"),
         (response_source(fields={"user_id": 3}), "fields.user_id", "a path, which is a string"),
@@ -138,6 +147,12 @@ def test_a_mapping_that_cannot_work_is_one_line_with_its_key(source: Any, key: s
     assert "\n" not in text
     assert f"kafka.sources[0].{key}".rstrip(".") in text
     assert expected in text
+
+
+def test_names_with_dots_in_nested_tables_of_a_filter_are_names() -> None:
+    """TOML's `payload."doc.id"` is the path `payload."doc.id"`."""
+    (condition,) = _parse(response_source(when={"payload": {"doc.id": 1}}), feedback_source()).kafka.sources[0].filters
+    assert condition.path.steps == ("payload", "doc.id")
 
 
 def test_each_field_that_an_event_needs_must_be_mapped() -> None:

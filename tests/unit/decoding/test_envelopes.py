@@ -40,6 +40,7 @@ def _parse(
         ({**_CLOUD, "data": _TEXT}, _CLOUD, ("CloudEvents",)),
         ({**_CLOUD, "data_base64": base64.b64encode(_TEXT.encode()).decode()}, _CLOUD, ("CloudEvents",)),
         ({"schema": _STRUCT, "payload": _EVENT}, {}, ("Kafka Connect",)),
+        ({"schema": None, "payload": _EVENT}, {}, ("Kafka Connect",)),
         ({"schema": {"type": "string", "optional": False}, "payload": _TEXT}, {}, ("Kafka Connect",)),
         (
             {"before": None, "after": _EVENT, "source": _SOURCE, "op": "c", "ts_ms": 5, "transaction": None},
@@ -104,7 +105,6 @@ def test_an_envelope_without_data_is_a_deletion(message: object) -> None:
         {"payload": {"a": 1}},
         {"payload": _TEXT, "type": "answer"},
         {"schema": "v2", "payload": {"a": 1}},
-        {"schema": None, "payload": {"a": 1}},
         {"schema": {"version": 2}, "payload": {"a": 1}},
         {"schema": {"type": "answer"}, "payload": {"a": 1}},
         {"schema": {"type": {"of": "struct"}}, "payload": {"a": 1}},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,13 @@ from monitor.sources import PlainRecord
 NOW = 1_795_712_400_000
 EXPERIMENT = {"name": "ranker-v2", "control": "control", "variants": {"control": 0.5, "treatment": 0.5}}
 ANSWER: dict[str, Any] = {
-    "payload": {"id": 17, "asked.at": 1_795_712_348, "arm": "A", "hits": [{"doc": {"id": 5}}, {"doc": {"id": 7}}]},
+    "payload": {
+        "huge": NOW,
+        "id": 17,
+        "asked.at": 1_795_712_348,
+        "arm": "A",
+        "hits": [{"doc": {"id": 5}}, {"doc": {"id": 7}}],
+    },
     "who": {"ids": ["u-1", "u-2"]},
     "tags": [{"key": "locale", "value": {"text": "de"}}, {"key": "class", "value": {"text": "7b"}}],
 }
@@ -159,16 +166,17 @@ def test_times_are_read_in_the_declared_unit_or_zone(cast: str | None, value: ob
         ({"from": "v", "as": "truthy"}, True, 1.0),
         ({"from": "v", "as": "truthy"}, "no", 0.0),
         ({"from": "v", "as": "truthy"}, "Up", 1.0),
-        ({"from": "v", "as": "truthy"}, -3, 1.0),
+        ({"from": "v", "as": "truthy"}, 1, 1.0),
         ({"from": "v", "values": {"up": 1, "down": 0}}, "down", 0.0),
         ({"from": "v", "values": {"true": 1, "false": 0}}, False, 0.0),
         ({"from": "v", "values": {"1": 3}}, 1.0, 3.0),
         ({"from": "absent", "default": 2}, None, 2.0),
-        ("absent", None, 1.0),
     ],
 )
 def test_a_score_is_a_number_a_word_or_a_mapped_value(mapping: object, value: object, expected: float) -> None:
-    """Without a value, the score of native feedback counts."""
+    """A score that is declared and absent is rejected: 1 would be an invented rating."""
+    with pytest.raises(InvalidEvent, match="missing_field: score: no value at nothing"):
+        decode_feedback({"v": value}, score="nothing")
     assert decode_feedback({"v": value}, score=mapping).score == expected
 
 
@@ -316,10 +324,7 @@ def test_tombstones_are_ignored_unless_declared_otherwise() -> None:
         ({"timestamp": "payload.arm"}, "invalid_timestamp: timestamp: "),
         ({"timestamp": 'payload."asked.at"'}, "implausible_timestamp: timestamp: 1795712348 looks like seconds"),
         ({"timestamp": {"from": "payload.arm", "as": "s"}}, "wrong_type: timestamp: got a string of 1 characters, exp"),
-        (
-            {"timestamp": {"from": "$timestamp", "as": "s"}},
-            "implausible_timestamp: timestamp: not a plausible number o",
-        ),
+        ({"timestamp": {"from": "payload.huge", "as": "s"}}, "implausible_timestamp: timestamp: not a plausible num"),
         ({"latency_ms": "payload.arm"}, "wrong_type: latency_ms: got a string of 1 characters, expected a number; "),
         ({"items": "payload.arm"}, "wrong_type: items: got a string of 1 characters, expected a list"),
         ({"items": "nothing"}, "missing_field: items: no value at nothing"),
@@ -349,9 +354,85 @@ def test_a_rejected_response_is_counted_under_its_experiment_and_variant() -> No
     """Otherwise one variant could lose its worst responses unnoticed."""
     decoder = RecordDecoder(settings_of(response_source(), feedback_source()))
     message = json.dumps({**ANSWER, "payload": {**ANSWER["payload"], "hits": 3}}).encode()
-    arm = decoder.read_response_arm("answers", PlainRecord(0, None, message), NOW)
-    assert arm == ("ranker-v2", "control", 1_795_712_348_000)
-    assert decoder.read_response_arm("clicks", PlainRecord(0, None, message), NOW) is None
+    arms = decoder.read_response_arms("answers", PlainRecord(0, None, message), NOW)
+    assert arms == [("ranker-v2", "control", 1_795_712_348_000)]
+    assert not decoder.read_response_arms("clicks", PlainRecord(0, None, message), NOW)
+
+
+def test_a_rejected_message_with_several_responses_is_counted_under_the_variant_of_each() -> None:
+    """Also if the message is too large: one variant may have more large messages."""
+    fields = {**RESPONSE_FIELDS, "variant": "$element.arm", "response_id": "$element.id"}
+    settings = settings_of(response_source(each="answers", fields=fields), feedback_source())
+    decoder = RecordDecoder(replace(settings, limits=replace(settings.limits, max_payload_bytes=10)))
+    record = PlainRecord(
+        0, None, json.dumps({**ANSWER, "answers": [{"arm": "control"}, {"arm": "treatment"}]}).encode()
+    )
+    with pytest.raises(InvalidEvent, match="payload_too_large"):
+        decoder.partition_decoder("answers", "answers:0")(record, NOW)
+    assert [variant for _, variant, _ in decoder.read_response_arms("answers", record, NOW)] == ["control", "treatment"]
+
+
+@pytest.mark.parametrize("text", ["9e999999", "sNaN", "1_0", "٣", "0x1", "", "1" * 50, "nan", "inf"])
+@pytest.mark.parametrize(("field", "cast"), [("score", "number"), ("timestamp", "s")])
+def test_a_text_that_is_no_decimal_number_is_rejected(field: str, cast: str, text: str) -> None:
+    """Whatever Python's own parser accepts."""
+    with pytest.raises(InvalidEvent):
+        decode_feedback({"v": text}, **{field: {"from": "v", "as": cast}})
+
+
+def test_thumbs_of_minus_one_are_not_truthy() -> None:
+    """A thumb down must not count as a thumb up."""
+    with pytest.raises(InvalidEvent, match=r"wrong_type: score: got an integer, .*`values` maps others"):
+        decode_feedback({"v": -1}, score={"from": "v", "as": "truthy"})
+    assert decode_feedback({"v": -1}, score={"from": "v", "values": {"-1": 0, "1": 1}}).score == 0
+
+
+@pytest.mark.parametrize("key", [b"\0\0\0\0\x07alice", b"\x00\x11", b"\xff", b'{"a":1}\n', b'"\\ud800"'])
+def test_a_key_that_is_an_encoding_is_no_id(key: bytes) -> None:
+    """Its bytes would differ from the id in the other topic."""
+    with pytest.raises(InvalidEvent, match=r"wrong_type: \$key: got \d+ bytes, expected text"):
+        decode(ANSWER, response_source(fields={"user_id": "$key"}), key=key)
+
+
+def test_a_key_may_be_json() -> None:
+    """A string, or an object with the id."""
+    (event,) = decode(ANSWER, response_source(fields={"user_id": "$key"}), key=b'"alice"')
+    assert event.user_id == "alice"
+    (event,) = decode(ANSWER, response_source(fields={"user_id": "$key.id"}), key=b'{"id": 5}')
+    assert event.user_id == "5"
+
+
+def test_the_time_of_the_record_is_a_fallback_for_a_time_in_any_unit() -> None:
+    """It is in milliseconds, whatever the cast of the other path is."""
+    mapping = {"from": ["nothing", "$timestamp"], "as": "s"}
+    assert decode_response(timestamp=mapping).timestamp_ms == NOW - 7
+
+
+def test_empty_texts_are_no_values_in_filters_and_derived_ids() -> None:
+    """As in fields."""
+    assert decode({**ANSWER, "q": ""}, response_source(when={"q": "*"})) == "filtered"
+    with pytest.raises(InvalidEvent, match="missing_field: feedback_id"):
+        decode_feedback({"a": ""}, feedback_id={"derive": ["a", "b"]})
+    with pytest.raises(InvalidEvent, match="wrong_type: feedback_id: got an object with 0 members, expected a text"):
+        decode_feedback({"a": {}}, feedback_id={"derive": ["a"]})
+
+
+def test_a_group_without_the_inner_list_has_no_items() -> None:
+    """Some formats omit empty lists."""
+    message = {**ANSWER, "groups": [{"docs": [{"id": "a"}]}, {}, {"docs": []}]}
+    assert decode_response(message, items={"each": "groups[*].docs", "item_id": "id"}).items == ("a",)
+
+
+def test_a_deletion_of_another_table_is_filtered() -> None:
+    """Even where deletions are rejected."""
+    source = response_source(when={"$envelope.source.table": "answers"}, tombstones="reject")
+    for table, expected in (("users", "filtered"), ("answers", None)):
+        change = {"op": "d", "before": {"id": 1}, "after": None, "source": {"table": table}}
+        if expected is None:
+            with pytest.raises(InvalidEvent, match="empty_payload"):
+                decode(change, source)
+        else:
+            assert decode(change, source) == expected
 
 
 def test_a_value_that_a_value_map_lacks_and_no_cast_reads_is_rejected_with_both_remedies() -> None:

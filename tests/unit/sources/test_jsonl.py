@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from monitor.sources import jsonl
-from monitor.sources.jsonl import FileSource
+from monitor.decoding import RecordDecoder
+from monitor.sources import EventFile, FileSource, jsonl
 from monitor.sources.source import RejectedRecord
 from tests.support.files import file_source
+from tests.unit.decoding.test_mapping import feedback_source, response_source, settings_of
 
 
 @pytest.fixture
@@ -120,3 +121,13 @@ def test_a_pipe_with_a_path_is_read_as_the_standard_input_is() -> None:
         pipe.close()
         assert _times(source) == [1000]
         source.close()
+
+
+def test_one_file_may_have_the_records_of_two_topics(tmp_path: Path) -> None:
+    """Each topic maps the lines in its own way."""
+    path = tmp_path / "all.jsonl"
+    path.write_text("{}\n")
+    decoder = RecordDecoder(settings_of(response_source(), feedback_source()), reads_files=True)
+    source = FileSource([EventFile(str(path), "answers"), EventFile(str(path), "clicks")], decoder, report=print)
+    assert len(source.assignment()) == 2
+    source.close()
