@@ -49,6 +49,7 @@ _COMMANDS: Final[Mapping[str, tuple[_Configuration, str]]] = {
     "rebuild": ("settings", "read Kafka again into a new generation, compare, and switch to it"),
     "reset": ("settings", "delete all data of AB Monitor from the store"),
     "dead-letters": ("settings", "list rejected records, and send them again"),
+    "map": ("settings", "show the events that one message from stdin becomes; needs neither Kafka nor the store"),
     "check": ("settings", "validate the configuration, connect to Kafka and the store, warn about unsafe settings"),
 }
 """Commands and their summaries. The module of a command has its name and the functions `add_arguments` and `run`."""

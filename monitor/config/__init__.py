@@ -55,7 +55,7 @@ from monitor.config.settings import (
     WireFormat,
     is_proportion,
 )
-from monitor.config.sources import value_text
+from monitor.config.sources import event_fields, native_fields, value_text
 from monitor.config.values import parse_choice, parse_instant_ms, parse_integer, read_lines, similar_name
 
 __all__ = [
@@ -104,10 +104,12 @@ __all__ = [
     "aggregate_definitions",
     "config_digest",
     "definition_differences",
+    "event_fields",
     "experiment_warnings",
     "is_proportion",
     "load_settings",
     "mapping_digest",
+    "native_fields",
     "parse_choice",
     "parse_instant_ms",
     "parse_integer",

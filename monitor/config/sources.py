@@ -245,6 +245,16 @@ def _native_paths(event_type: EventType, *, has_elements: bool) -> dict[str, Any
     return paths
 
 
+def native_fields(event_type: EventType) -> tuple[Mapping[str, FieldMapping], ItemsMapping | None]:
+    """Return the mapping of the native names."""
+    return _parse_fields("kafka.sources.fields", None, event_type, has_elements=False)
+
+
+def event_fields(event_type: EventType) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of the required and of the optional fields of an event."""
+    return _REQUIRED_FIELDS[event_type], _OPTIONAL_FIELDS[event_type]
+
+
 def _parse_field(key: str, name: str, value: object) -> FieldMapping:
     if not isinstance(value, dict):
         return FieldMapping(_parse_paths(key, value))

@@ -1,6 +1,7 @@
 """From records to events: formats, envelopes, and the mapping of fields (docs/sources.md).
 
 - `record_decoder`: `RecordDecoder`, which decodes the records of all topics by their sources
+- `record_trace`: what a source makes of a record, and from which paths: for `ab-monitor map` and `check --sample`
 - `mapping`: the fields of a document → the fields of an event, by the paths of the configuration
 - `documents`: the parser of a source's messages, and the detection of their format
 - `framing`: schema ids before the data. `envelopes`: CloudEvents, Debezium, Kafka Connect
@@ -22,6 +23,7 @@ from monitor.decoding.record_decoder import (
     RecordDecoder,
     SourceDecoder,
 )
+from monitor.decoding.record_trace import RecordTrace, RecordTracer, Rejection, describe_framing, event_json
 from monitor.decoding.schema_registry import SchemaRegistry
 
 __all__ = [
@@ -37,8 +39,13 @@ __all__ = [
     "MessageContext",
     "Record",
     "RecordDecoder",
+    "RecordTrace",
+    "RecordTracer",
+    "Rejection",
     "SchemaRegistry",
     "SourceDecoder",
     "compile_path",
+    "describe_framing",
     "describe_shape",
+    "event_json",
 ]

@@ -290,6 +290,22 @@ class FieldReader:
             if has_value(value):
                 yield path, value
 
+    def find_origin(self, message: MessageContext) -> str | None:
+        """Return the path of the field's value, or where else the value is from; None without a value."""
+        mapping = self._mapping
+        filled = [
+            path.text for path, getter in zip(mapping.paths, self._getters, strict=True) if has_value(getter(message))
+        ]
+        if filled:
+            return f"hash of {', '.join(filled)}" if mapping.is_derived else filled[0]
+        if mapping.default is None:
+            return None
+        return "default" if mapping.paths else "constant"
+
+    def path_text(self) -> str:
+        """Return the paths as they are in the configuration, joined by "or"."""
+        return " or ".join(path.text for path in self._mapping.paths) or "constant"
+
     def _convert_value(self, value: Any) -> FieldValue:
         """Return the value of the field for a value of the message."""
         values = self._mapping.values
@@ -479,6 +495,29 @@ class ItemsReader:
                 items.append(WireItem(item_id, self._read_position(element, index)))
         return tuple(items)
 
+    def find_origin(self, message: MessageContext) -> str | None:
+        """Return the paths of the list and of its elements' values; None without a list."""
+        mapping = self._mapping
+        if self._elements(message) is None:
+            return "default" if mapping.may_be_absent else None
+        paths = (mapping.item_id, *(() if mapping.position is None else (mapping.position,)))
+        parts = [" or ".join(path.text for path in member.paths) for member in paths]
+        return f"{mapping.elements.text}[*]: {', '.join(parts)}"
+
+    def locate(self, member: str, index: int | None, message: MessageContext) -> tuple[str, Any]:
+        """Return the path and the value of a member (`item_id` or `position`) of an element, or of the list."""
+        mapping = self._mapping
+        elements = self._elements(message)
+        if index is None or not isinstance(elements, list) or not index < len(elements):
+            return mapping.elements.text, elements
+        path = f"{mapping.elements.text}[*]"
+        field = mapping.position if member == "position" else mapping.item_id if member == "item_id" else None
+        if field is None:
+            return path, elements[index]
+        values = [_walk(elements[index], member_path.steps) for member_path in field.paths]
+        names = " or ".join(member_path.text for member_path in field.paths)
+        return f"{path}: {names}", next((value for value in values if value is not None), None)
+
     def _read_id(self, element: Any, index: int) -> str:
         mapping = self._id_mapping
         for getter in self._id_getters:
@@ -549,8 +588,9 @@ class EventMapper:
         }
         self._event_class = WireResponse if source.event_type == "response" else WireFeedback
         reads: dict[str, Getter] = {name: reader.read for name, reader in self.readers.items()}
-        if source.items is not None:
-            reads["items"] = ItemsReader(source.items).read
+        self._items = None if source.items is None else ItemsReader(source.items)
+        if self._items is not None:
+            reads["items"] = self._items.read
         self._reads: list[tuple[Getter, Any]] = [
             (reads.get(field.name, _read_nothing), field.default) for field in msgspec.structs.fields(self._event_class)
         ]
@@ -596,6 +636,30 @@ class EventMapper:
             if _passes(context, self._element_filters):
                 contexts.append(context)
         return contexts
+
+    def find_failed_filter(self, message: MessageContext) -> str | None:
+        """Return the path of the first filter that a message does not pass; None if only elements are filtered."""
+        for condition in self._source.filters:
+            is_element_filter = condition.path.depends_on_element
+            if not is_element_filter and not _passes(message, [(compile_path(condition.path), condition.values)]):
+                return condition.path.text
+        return None
+
+    def find_origins(self, message: MessageContext) -> dict[str, str | None]:
+        """Return field → path of its value in a message or in its element; None for a field without a value."""
+        origins = {name: reader.find_origin(message) for name, reader in self.readers.items()}
+        if self._items is not None:
+            origins["items"] = self._items.find_origin(message)
+        return origins
+
+    def locate(self, field: str, index: int | None, message: MessageContext) -> tuple[str, Any] | None:
+        """Return the path and the value of a field, such as `items[3].position` (index 3); None for another name."""
+        if field == "each" and self._elements is not None and self._source.elements is not None:
+            return self._source.elements.text, self._elements(message)
+        if field.startswith("items") and self._items is not None:
+            return self._items.locate(field.rpartition(".")[2], index, message)
+        reader = self.readers.get(field)
+        return None if reader is None else (reader.path_text(), reader.find_raw_value(message))
 
     def map_event(self, message: MessageContext) -> WireResponse | WireFeedback:
         """Return the event of a message or of its element; raises `InvalidEvent`."""
