@@ -8,11 +8,20 @@ from collections.abc import Sequence
 from typing import Final
 
 from monitor.analysis import StoreSummary
+from monitor.cli.sample_tables import print_sample_report
 from monitor.clock import wall_clock
-from monitor.config import Settings, experiment_warnings, similar_name
-from monitor.errors import AbMonitorError, DependencyUnavailable, count_noun, setting_text
-from monitor.export import read_health
-from monitor.sources import check_copartitioning, create_consumer, inspect_kafka_topics, kafka_client_version
+from monitor.config import Settings, experiment_warnings, parse_integer, similar_name
+from monitor.decoding import RecordDecoder, build_sample_report
+from monitor.errors import AbMonitorError, DependencyUnavailable, InputRejected, count_noun, setting_text
+from monitor.export import format_percent, read_health
+from monitor.sources import (
+    TopicInspection,
+    check_copartitioning,
+    create_consumer,
+    inspect_kafka_topics,
+    kafka_client_version,
+    open_recent_records,
+)
 from monitor.state import (
     OTHER_EXPERIMENTS_FIELD,
     StoreReader,
@@ -23,10 +32,19 @@ from monitor.state import (
 )
 
 _MAX_LISTED_EXPERIMENTS: Final = 20
+_MAX_SAMPLE: Final = 10_000
+_SAMPLE_S: Final = 60.0
 
 
-def add_arguments(_parser: argparse.ArgumentParser) -> None:
-    """Declare no flags: the command has only `--config`."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's flags."""
+    parser.add_argument(
+        "--sample",
+        type=int,
+        metavar="N",
+        help="also read the last N records of each partition, without the consumer group, and report what the sources "
+        f"make of them (1 to {_MAX_SAMPLE})",
+    )
 
 
 class _SeveralErrors(AbMonitorError):
@@ -48,11 +66,14 @@ def _with_key(key: str, error: AbMonitorError) -> AbMonitorError:
 _REPAIRABLE_CODES: Final = {"guardrail_idle", "anonymous_units", "low_power"}
 
 
-def run(_arguments: object, settings: Settings) -> int:
-    """Print the state of the configuration, the store and Kafka; return the exit code.
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Print the state of the configuration, the store, the registry and Kafka; return the exit code.
 
-    Raises the error of the store or of Kafka, or an error with both in one message and the exit code of the store's.
+    With `--sample`, also print what the sources make of the newest records. Raises the error of a check, or an error
+    with those of several checks in one message and the exit code of the first.
     """
+    if arguments.sample is not None:
+        parse_integer("--sample", arguments.sample, 1, _MAX_SAMPLE)
     print(f"configuration  ok: {', '.join(experiment.name for experiment in settings.experiments)}")
     _print_warnings(experiment_warnings(settings.experiments))
     shard_count = settings.store.shards or 1
@@ -61,8 +82,16 @@ def run(_arguments: object, settings: Settings) -> int:
         shard_count = _check_store(settings)
     except AbMonitorError as error:
         errors.append(_with_key("store.url", error))
+    decoder: RecordDecoder | None = None
     try:
-        _check_kafka(settings, shard_count)
+        decoder = _check_formats(settings)
+    except AbMonitorError as error:
+        errors.append(_with_key("schema_registry.url", error))
+    try:
+        inspection = _inspect_kafka(settings)
+        if arguments.sample is not None and decoder is not None:
+            _check_sample(settings, decoder, arguments.sample)
+        _check_topics(settings, inspection, shard_count)
     except AbMonitorError as error:
         errors.append(_with_key("kafka.bootstrap_servers", error))
     if len(errors) > 1:
@@ -70,6 +99,38 @@ def run(_arguments: object, settings: Settings) -> int:
     if errors:
         raise errors[0]
     return 0
+
+
+def _check_formats(settings: Settings) -> RecordDecoder:
+    """Return the decoder of the sources; raises an error if a library is missing or the registry does not answer."""
+    decoder = RecordDecoder(settings)
+    if decoder.registry is not None:
+        decoder.registry.check_connection()
+        print("registry       ok: reachable")
+    return decoder
+
+
+def _check_sample(settings: Settings, decoder: RecordDecoder, count: int) -> None:
+    """Print the report on the newest records; raises `InputRejected` if too many records of a source are rejected."""
+    with open_recent_records(settings.kafka) as reader:
+        partitions = [
+            (topic, number)
+            for topic, numbers in reader.find_partitions(settings.kafka.topics).items()
+            for number in sorted(numbers)
+        ]
+        report = build_sample_report(settings, decoder, reader.read(partitions, count, _SAMPLE_S), wall_clock())
+    print(
+        f"sample         the last {count} records of each of {len(partitions)} partitions, without the consumer group"
+    )
+    print_sample_report(report, settings)
+    rejected = report.sources_above(settings.limits.max_rejected_share)
+    if rejected:
+        shares = " and ".join(f"{format_percent(source.rejected_share)} of {source.key}" for source in rejected)
+        raise InputRejected(
+            f"too many records of the sample are rejected: {shares}, more than limits.max_rejected_share = "
+            f"{settings.limits.max_rejected_share:g}, so the service would stop. Correct the mapping of these sources "
+            "by the tables above, or leave out other records by the key when (docs/sources.md)"
+        )
 
 
 def _check_store(settings: Settings) -> int:
@@ -133,16 +194,18 @@ def _find_verdict_problems(summary: StoreSummary) -> list[str]:
     ]
 
 
-def _check_kafka(settings: Settings, shard_count: int) -> None:
-    """Print the state of the Kafka cluster and of the configured topics.
-
-    Raises `DependencyUnavailable` if a topic does not exist.
-    """
+def _inspect_kafka(settings: Settings) -> TopicInspection:
+    """Print the state of the Kafka cluster and of the configured topics; return it."""
     print(f"kafka          client {kafka_client_version(settings.kafka)}")
     inspection = inspect_kafka_topics(settings.kafka)
     for line in inspection.lines:
         print(f"kafka          {line}")
     _print_warnings(inspection.warnings)
+    return inspection
+
+
+def _check_topics(settings: Settings, inspection: TopicInspection, shard_count: int) -> None:
+    """Raise `DependencyUnavailable` if a topic does not exist, `UsageError` if the store needs other topics."""
     if inspection.missing_topics:
         raise DependencyUnavailable(
             f"Kafka at {settings.kafka.bootstrap_servers}: {'. '.join(inspection.missing_topics)}"

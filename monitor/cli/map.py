@@ -17,16 +17,14 @@ from monitor.analysis import format_timestamp
 from monitor.clock import wall_clock
 from monitor.config import (
     EventType,
-    ExperimentSettings,
     Settings,
     SourceSettings,
     event_fields,
     parse_choice,
-    similar_name,
 )
-from monitor.decoding import RecordDecoder, RecordTrace, RecordTracer, event_json
+from monitor.decoding import RecordDecoder, RecordTrace, RecordTracer, event_json, find_undeclared_name
 from monitor.errors import InputRejected, UsageError, setting_text
-from monitor.events import REJECTION_REASONS, Feedback, Response
+from monitor.events import REJECTION_REASONS, Response
 from monitor.export import DataConsole, id_text, simple_table, stdout_console
 from monitor.sources import PlainRecord
 
@@ -141,8 +139,10 @@ def _print_outcome(console: DataConsole, outcome: _Outcome, settings: Settings) 
             reason = f"by the filter on {trace.failed_filter} (key when)"
         console.print(f"ignored   {reason}")
     for event in trace.events:
-        for warning in _find_undeclared_names(event, settings.experiments):
-            console.print(f"warning   {warning}")
+        if isinstance(event, Response):
+            undeclared = find_undeclared_name(event.experiment, event.variant, settings.experiments)
+            if undeclared is not None:
+                console.print(f"warning   the service skips the event: {undeclared}")
         content = event_json(event, format_timestamp(event.timestamp_ms))
         console.print(f"event     {json.dumps(content, ensure_ascii=False)}")
     if trace.origins and trace.ignored_reason is None:
@@ -163,18 +163,3 @@ def _build_table(origins: Mapping[str, str | None], event_type: EventType) -> Ta
     if unmapped:
         table.add_row("not mapped", ", ".join(unmapped))
     return table
-
-
-def _find_undeclared_names(event: Response | Feedback, experiments: Sequence[ExperimentSettings]) -> list[str]:
-    """Return a sentence if the experiment or the variant of a response is not declared."""
-    if isinstance(event, Feedback):
-        return []
-    by_name = {experiment.name: experiment for experiment in experiments}
-    experiment = by_name.get(event.experiment)
-    names = by_name if experiment is None else experiment.variants
-    kind, name = ("experiment", event.experiment) if experiment is None else ("variant", event.variant)
-    if name in names:
-        return []
-    similar = similar_name(name, names)
-    hint = f"did you mean {setting_text(similar)}?" if similar else f"declared: {', '.join(names)}"
-    return [f"the service skips the event, because the {kind} {setting_text(name)} is not declared; {hint}"]

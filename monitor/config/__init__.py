@@ -14,7 +14,7 @@ from monitor.config.definitions import aggregate_definitions, definition_differe
 from monitor.config.digest import config_digest, mapping_digest
 from monitor.config.experiments import MAX_GAIN, MAX_NAME_LENGTH, experiment_warnings, parse_metric_specs
 from monitor.config.loading import load_settings
-from monitor.config.paths import Lookup, Path, Step
+from monitor.config.paths import Lookup, Path, Step, member_text, parse_path
 from monitor.config.settings import (
     ACTIVITY_METRICS,
     FEEDBACK_METRIC_PREFIX,
@@ -109,11 +109,13 @@ __all__ = [
     "is_proportion",
     "load_settings",
     "mapping_digest",
+    "member_text",
     "native_fields",
     "parse_choice",
     "parse_instant_ms",
     "parse_integer",
     "parse_metric_specs",
+    "parse_path",
     "read_lines",
     "similar_name",
     "value_text",

@@ -88,6 +88,18 @@ def parse_path(text: str) -> Path:
     return Path(text, cast(PathRoot, root), steps)
 
 
+def member_text(name: str) -> str:
+    r"""Return the name of a member as in a path, in quotes if necessary.
+
+    >>> print(member_text("id"), member_text("doc.id"))
+    id "doc.id"
+    """
+    if re.fullmatch(_NAME, name):
+        return name
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
 def _parse_steps(text: str, position: int, *, is_first: bool) -> tuple[Step, ...]:
     steps: list[Step] = []
     while position < len(text) or is_first:

@@ -2,6 +2,7 @@
 
 - `record_decoder`: `RecordDecoder`, which decodes the records of all topics by their sources
 - `record_trace`: what a source makes of a record, and from which paths: for `ab-monitor map` and `check --sample`
+- `sample_report`: the report of `check --sample`. `suggestions`, `source_toml`: guesses of a mapping
 - `mapping`: the fields of a document → the fields of an event, by the paths of the configuration
 - `documents`: the parser of a source's messages, and the detection of their format
 - `framing`: schema ids before the data. `envelopes`: CloudEvents, Debezium, Kafka Connect
@@ -24,7 +25,17 @@ from monitor.decoding.record_decoder import (
     SourceDecoder,
 )
 from monitor.decoding.record_trace import RecordTrace, RecordTracer, Rejection, describe_framing, event_json
+from monitor.decoding.sample_report import (
+    SampledRecord,
+    SampleReport,
+    SourceSample,
+    Spread,
+    build_sample_report,
+    find_undeclared_name,
+)
 from monitor.decoding.schema_registry import SchemaRegistry
+from monitor.decoding.source_toml import source_lines
+from monitor.decoding.suggestions import suggest_fields, toml_string
 
 __all__ = [
     "ANY_TOPIC",
@@ -42,10 +53,19 @@ __all__ = [
     "RecordTrace",
     "RecordTracer",
     "Rejection",
+    "SampleReport",
+    "SampledRecord",
     "SchemaRegistry",
     "SourceDecoder",
+    "SourceSample",
+    "Spread",
+    "build_sample_report",
     "compile_path",
     "describe_framing",
     "describe_shape",
     "event_json",
+    "find_undeclared_name",
+    "source_lines",
+    "suggest_fields",
+    "toml_string",
 ]

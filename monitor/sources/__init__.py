@@ -4,6 +4,7 @@
 - `kafka_source`: Kafka, on one of two client libraries behind the interface `consumer` (`kafka_python`, `confluent`)
 - `kafka_connection`: connection options, translated errors, requests about topics, offsets and groups
 - `dead_letter_queue`: the topic of rejected records
+- `recent_records`: the newest records, read without the consumer group
 - `copartitioning`: the check that a store of several shards needs
 - `jsonl`: files
 """
@@ -16,12 +17,14 @@ from monitor.sources.jsonl import EventFile, FileSource
 from monitor.sources.kafka_connection import (
     EARLIEST_OFFSET,
     ClusterAdmin,
+    TopicInspection,
     connect_kafka_client,
     inspect_kafka_topics,
     kafka_connection_problem,
     translate_kafka_error,
 )
 from monitor.sources.kafka_source import KafkaSource, create_consumer, kafka_client_version
+from monitor.sources.recent_records import open_recent_records
 from monitor.sources.source import (
     DeadLetterQueue,
     OffsetGap,
@@ -46,6 +49,7 @@ __all__ = [
     "PlainRecord",
     "RejectedRecord",
     "Source",
+    "TopicInspection",
     "UnsharedSource",
     "check_copartitioning",
     "connect_kafka_client",
@@ -53,5 +57,6 @@ __all__ = [
     "inspect_kafka_topics",
     "kafka_client_version",
     "kafka_connection_problem",
+    "open_recent_records",
     "translate_kafka_error",
 ]

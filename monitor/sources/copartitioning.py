@@ -6,25 +6,20 @@ sample of recent records, without joining the consumer group.
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, Final
-
-from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import KafkaError
 
 from monitor.clock import wall_clock
 from monitor.config import Settings
 from monitor.decoding import RecordDecoder
 from monitor.errors import InvalidEvent, UsageError, count_noun
-from monitor.sources.kafka_connection import connect_kafka_client, translate_kafka_error
+from monitor.sources.recent_records import open_recent_records
 
 _SAMPLE_RECORDS: Final = 20_000
 _MIN_PARTITION_RECORDS: Final = 50
 """Records sampled from each partition, even if the whole sample then exceeds `_SAMPLE_RECORDS`."""
 _SAMPLE_S: Final = 10.0
-_POLL_MS: Final = 200
 
 
 def check_copartitioning(settings: Settings, shards: int) -> str | None:
@@ -32,19 +27,9 @@ def check_copartitioning(settings: Settings, shards: int) -> str | None:
 
     Raises `UsageError` if the topics are not co-partitioned, `DependencyUnavailable` if the cluster cannot be reached.
     """
-    kafka = settings.kafka
-    topics = kafka.topics
-    consumer = connect_kafka_client(
-        KafkaConsumer,
-        kafka,
-        group_id=None,
-        enable_auto_commit=False,
-        isolation_level="read_committed",
-        max_poll_records=_SAMPLE_RECORDS,
-        metrics_enabled=False,
-    )
-    try:
-        partitions = {topic: consumer.partitions_for_topic(topic) or set() for topic in topics}
+    topics = settings.kafka.topics
+    with open_recent_records(settings.kafka) as reader:
+        partitions = reader.find_partitions(topics)
         if not all(partitions.values()):
             return None
         if len({len(numbers) for numbers in partitions.values()}) > 1:
@@ -52,12 +37,9 @@ def check_copartitioning(settings: Settings, shards: int) -> str | None:
                 f"topic {topic} has {count_noun(len(numbers), 'partition')}" for topic, numbers in partitions.items()
             )
             raise UsageError(f"{counts}; {_remedy(shards)}")
-        sampled_partitions = [TopicPartition(topic, number) for topic in topics for number in sorted(partitions[topic])]
-        return _verify(settings, _recent_records(consumer, sampled_partitions), shards)
-    except KafkaError as error:
-        raise translate_kafka_error(kafka, error) from error
-    finally:
-        consumer.close(autocommit=False)
+        sampled_partitions = [(topic, number) for topic in topics for number in sorted(partitions[topic])]
+        partition_sample = max(_MIN_PARTITION_RECORDS, _SAMPLE_RECORDS // len(sampled_partitions))
+        return _verify(settings, reader.read(sampled_partitions, partition_sample, _SAMPLE_S), shards)
 
 
 def _remedy(shards: int) -> str:
@@ -65,21 +47,6 @@ def _remedy(shards: int) -> str:
         f"store.shards = {shards} needs co-partitioned topics: the same number of partitions, both keyed by user_id "
         "with the same partitioner. Change the topics or their producers, or use a new store with store.shards = 1"
     )
-
-
-def _recent_records(consumer: KafkaConsumer, partitions: list[TopicPartition]) -> Iterator[Any]:
-    """Yield the newest records of each partition, for at most `_SAMPLE_S` seconds."""
-    partition_sample = max(_MIN_PARTITION_RECORDS, _SAMPLE_RECORDS // len(partitions))
-    consumer.assign(partitions)
-    first_offsets, end_offsets = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
-    for partition in partitions:
-        consumer.seek(partition, max(first_offsets[partition], end_offsets[partition] - partition_sample))
-    deadline_s = time.monotonic() + _SAMPLE_S
-    while time.monotonic() < deadline_s and any(
-        consumer.position(partition) < end_offsets[partition] for partition in partitions
-    ):
-        for records in consumer.poll(timeout_ms=_POLL_MS).values():
-            yield from records
 
 
 def _verify(settings: Settings, records: Iterator[Any], shards: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -75,7 +76,7 @@ def test_a_missing_topic_is_an_error_with_the_most_similar_topics(
         store=replace(settings.store, url=redis_server.url, user_hash_key=None),
     )
     with pytest.raises(DependencyUnavailable) as caught:
-        check.run(None, misspelt)
+        check.run(Namespace(sample=None), misspelt)
     message = str(caught.value)
     assert caught.value.exit_code == 3
     assert f"topic {misspelt.kafka.responses_topic} does not exist; the most similar topics are " in message
@@ -111,7 +112,9 @@ class TestCopartitioningCheck:
     def test_different_numbers_of_partitions_are_rejected(self, kafka: KafkaBroker, settings: Settings) -> None:
         """No records are read."""
         _create_topics(kafka, settings, 4, 3)
-        with pytest.raises(UsageError, match=r"\.r has 4 partitions, topic \S+\.f has 3; store\.shards = 5 needs"):
+        with pytest.raises(
+            UsageError, match=r"\.r has 4 partitions, topic \S+\.f has 3 partitions; store\.shards = 5 needs"
+        ):
             check_copartitioning(settings, 5)
 
     def test_topics_without_common_users_are_not_verified(self, kafka: KafkaBroker, settings: Settings) -> None:
@@ -119,7 +122,9 @@ class TestCopartitioningCheck:
         _create_topics(kafka, settings, 2, 2)
         line = check_copartitioning(settings, 2)
         assert line is not None
-        assert line.startswith("co-partitioning not verified: no user has records in both topics in 0 recent records")
+        assert line.startswith(
+            "co-partitioning not verified: no user has both responses and feedback in 0 recent records"
+        )
 
     def test_missing_topics_are_not_an_error_of_this_check(self, settings: Settings) -> None:
         """`inspect_kafka_topics` reports missing topics."""
@@ -133,8 +138,8 @@ class TestCopartitioningCheck:
         _create_topics(kafka, settings, 4, 4)
         _write(settings, lambda user: user[::-1])
         store = replace(settings.store, url=redis_server.url, user_hash_key=None)
-        assert check.run(None, replace(settings, store=replace(store, shards=1))) == 0
+        assert check.run(Namespace(sample=None), replace(settings, store=replace(store, shards=1))) == 0
         assert "co-partition" not in capsys.readouterr().out
         with pytest.raises(UsageError, match="co-partitioned topics"):
-            check.run(None, replace(settings, store=replace(store, shards=2)))
+            check.run(Namespace(sample=None), replace(settings, store=replace(store, shards=2)))
         assert "store          ok: reachable" in capsys.readouterr().out
