@@ -49,6 +49,7 @@ _COMMANDS: Final[Mapping[str, tuple[_Configuration, str]]] = {
     "rebuild": ("settings", "read Kafka again into a new generation, compare, and switch to it"),
     "reset": ("settings", "delete all data of AB Monitor from the store"),
     "dead-letters": ("settings", "list rejected records, and send them again"),
+    "init": ("own", "write a starting configuration from a sample of existing topics"),
     "map": ("settings", "show the events that one message from stdin becomes; needs neither Kafka nor the store"),
     "check": ("settings", "validate the configuration, connect to Kafka and the store, warn about unsafe settings"),
 }

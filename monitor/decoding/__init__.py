@@ -3,6 +3,7 @@
 - `record_decoder`: `RecordDecoder`, which decodes the records of all topics by their sources
 - `record_trace`: what a source makes of a record, and from which paths: for `ab-monitor map` and `check --sample`
 - `sample_report`: the report of `check --sample`. `suggestions`, `source_toml`: guesses of a mapping
+- `starting_config`: the file that `ab-monitor init` writes
 - `mapping`: the fields of a document → the fields of an event, by the paths of the configuration
 - `documents`: the parser of a source's messages, and the detection of their format
 - `framing`: schema ids before the data. `envelopes`: CloudEvents, Debezium, Kafka Connect
@@ -35,6 +36,7 @@ from monitor.decoding.sample_report import (
 )
 from monitor.decoding.schema_registry import SchemaRegistry
 from monitor.decoding.source_toml import source_lines
+from monitor.decoding.starting_config import experiment_sections, guess_sources, sample_topics, source_sections
 from monitor.decoding.suggestions import suggest_fields, toml_string
 
 __all__ = [
@@ -64,8 +66,12 @@ __all__ = [
     "describe_framing",
     "describe_shape",
     "event_json",
+    "experiment_sections",
     "find_undeclared_name",
+    "guess_sources",
+    "sample_topics",
     "source_lines",
+    "source_sections",
     "suggest_fields",
     "toml_string",
 ]

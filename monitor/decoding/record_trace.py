@@ -93,7 +93,7 @@ class RecordTracer:
         try:
             document = self._parser.parse(value, headers)
         except InvalidEvent as error:
-            return None, _describe_unparsed(value, headers, error)
+            return None, describe_unparsed(value, headers, error)
         return document, describe_framing(document.framing)
 
     def _origins(self, message: MessageContext | None) -> list[Mapping[str, str | None]]:
@@ -145,7 +145,7 @@ def describe_framing(framing: Framing) -> str:
     return ", ".join(parts)
 
 
-def _describe_unparsed(value: bytes, headers: Headers, error: InvalidEvent) -> str:
+def describe_unparsed(value: bytes, headers: Headers, error: InvalidEvent) -> str:
     """Return the framing of a message that cannot be parsed."""
     if not value:
         return "empty"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Final, Protocol
 
-from monitor.config import ExperimentSettings, Settings, SourceSettings, event_fields, similar_name
+from monitor.config import ExperimentSettings, FieldMapping, Settings, SourceSettings, event_fields, similar_name
 from monitor.decoding.mapping import MessageContext
 from monitor.decoding.record_decoder import Record, RecordDecoder
 from monitor.decoding.record_trace import RecordTrace, RecordTracer, Rejection
@@ -131,7 +132,21 @@ class SourceSample:
         suggestions = suggest_fields(self.settings.event_type, self.messages)
         if self.settings.wire_format == "native":
             return suggestions
-        return {name: text for name, text in suggestions.items() if name in needed | unmapped}
+        return {
+            name: text
+            for name, text in suggestions.items()
+            if name in needed | unmapped and not _is_same(self.settings.fields.get(name), text)
+        }
+
+
+def _is_same(mapping: FieldMapping | None, text: str) -> bool:
+    """Return whether a suggestion is the present mapping of a field."""
+    if mapping is None:
+        return False
+    suggestion = tomllib.loads(f"field = {text}")["field"]
+    path, cast = (suggestion.get("from"), suggestion.get("as")) if isinstance(suggestion, dict) else (suggestion, None)
+    present_cast = mapping.cast if mapping.zone is None else f"iso:{mapping.zone}"
+    return cast == present_cast and path in [present_path.text for present_path in mapping.paths]
 
 
 def _ignored_text(trace: RecordTrace) -> str:
@@ -151,6 +166,8 @@ class SampleReport:
     """(experiment, variant) → responses."""
     kinds: Counter[str] = field(default_factory=Counter)
     """Kind → feedback."""
+    scores: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Kind → least and greatest score."""
     matched: int = 0
     """Feedback whose response is in the sample."""
     item_feedback: int = 0
@@ -215,6 +232,8 @@ def _match_feedback(report: SampleReport, events: Sequence[tuple[Response | Feed
             lengths["response"].add(len(event.response_id))
             continue
         report.kinds[event.kind] += 1
+        least, greatest = report.scores.get(event.kind, (event.score, event.score))
+        report.scores[event.kind] = min(least, event.score), max(greatest, event.score)
         lengths["feedback"].add(len(event.response_id))
         if event.response_id not in responses:
             continue

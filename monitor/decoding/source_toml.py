@@ -8,12 +8,14 @@ from typing import Final
 from monitor.config import EventType, SourceSettings, event_fields
 from monitor.decoding.suggestions import toml_string
 
+DEFAULT_EXPERIMENT: Final = "my-experiment"
+"""Name of the experiment if the messages have none."""
 _ZONE_NOTE: Final = "  # TODO: these times have no offset; replace UTC by their zone, such as Europe/Berlin"
 _DERIVED_NOTE: Final = "  # no id found: events with the same values count once"
 _TODO_FIELDS: Final[Mapping[str, str]] = {
     "response_id": 'response_id = "TODO"  # path of the id of the response',
     "timestamp": 'timestamp = { from = "$timestamp", as = "ms" }  # TODO: path of the event\'s own time',
-    "experiment": 'experiment = { constant = "TODO" }  # TODO: path of the name of the experiment, or its name',
+    "experiment": f'experiment = {{ constant = "{DEFAULT_EXPERIMENT}" }}  # TODO: path of the name, or the name',
     "variant": 'variant = "TODO"  # path of the name of the variant',
     "items": 'items = "TODO"  # path of the list of ids, or a table: docs/sources.md#fields',
     "feedback_id": 'feedback_id = { derive = ["$topic", "$partition", "$offset"] }  # TODO: path of the event\'s id',

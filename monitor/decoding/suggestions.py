@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+from difflib import SequenceMatcher
 from statistics import median
 from typing import Any, Final
 from uuid import UUID
 
-from monitor.config import EventType, event_fields, member_text, similar_name
+from monitor.config import EventType, event_fields, member_text
 from monitor.decoding.mapping import MessageContext
 from monitor.errors import InvalidEvent
 from monitor.events import parse_timestamp_ms
@@ -59,11 +60,16 @@ _MIN_COVERAGE: Final = 0.5
 """Least share of the messages that have a value at a suggested path."""
 _NAMING_FIELDS: Final = frozenset({"experiment", "variant", "kind", "category"})
 _MIN_NAMES: Final = 5
+_MIN_SIMILARITY: Final = 0.85
+"""For misspelt names, on the scale of `difflib`; a user_query is no query_id."""
+_MAX_ID_LENGTH: Final = 256
+_MAX_WORDS: Final = 3
 _MAX_NAMES: Final = 50
 """Largest number of distinct values of these fields; in a small sample, half of the values, but at least five."""
 _UNIT_ENDS: Final = ((10.0**11, "s"), (10.0**14, "ms"), (10.0**17, "us"), (10.0**20, "ns"))
 _FIRST_SECOND: Final = 10.0**9
 _NUMBER: Final = re.compile(r"\d{9,20}(\.\d+)?")
+_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -191,7 +197,7 @@ def _rank_names(names: Sequence[str], synonyms: Sequence[str]) -> tuple[int, int
         synonym_words = _words(synonym)
         if len(synonym_words) > 1 and words[-len(synonym_words) :] == synonym_words:
             return 2, index
-    if similar_name(synonyms[0], [parts[-1]]) is not None and abs(len(leaf) - len(plain_synonyms[0])) <= 2:  # noqa: PLR2004  letters
+    if SequenceMatcher(None, leaf, plain_synonyms[0]).ratio() >= _MIN_SIMILARITY:
         return 3, 0
     return None
 
@@ -237,7 +243,8 @@ def _describe_items(path: str, values: Sequence[Any]) -> str | None:
     members: dict[str, PathValues] = {}
     for element in elements:
         for member_path, names, value in _walk_members(element, "", ()):
-            members.setdefault(member_path, PathValues(names)).values.append(value)
+            if value is not None:
+                members.setdefault(member_path, PathValues(names)).values.append(value)
     item_id = _find_member(members, _ITEM_ID_NAMES, len(elements), _is_text)
     if item_id is None:
         return None
@@ -253,11 +260,11 @@ def _describe_items(path: str, values: Sequence[Any]) -> str | None:
 def _find_member(
     members: Mapping[str, PathValues], names: str, count: int, is_usable: Callable[[Any], bool]
 ) -> str | None:
-    """Return the path of the member of all elements whose name fits best."""
+    """Return the path of the member of most elements whose name fits best."""
     ranked = [
         (rank, len(member.names), path)
         for path, member in members.items()
-        if len(member.values) == count
+        if len(member.values) >= _MIN_COVERAGE * count
         and all(map(is_usable, member.values))
         and (rank := _rank_names(member.names, names.split())) is not None
     ]
@@ -302,8 +309,16 @@ def toml_string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
+def toml_key(text: str) -> str:
+    """Return a text as a key of TOML, in quotes if necessary."""
+    return text if _BARE_KEY.fullmatch(text) else toml_string(text)
+
+
 def _is_text(value: object) -> bool:
-    return isinstance(value, (str, int, UUID)) and not isinstance(value, bool)
+    """Return whether a value may be an id or a name; sentences are neither."""
+    if isinstance(value, str):
+        return len(value) <= _MAX_ID_LENGTH and len(value.split()) <= _MAX_WORDS
+    return isinstance(value, (int, UUID)) and not isinstance(value, bool)
 
 
 def _is_integer(value: object) -> bool:

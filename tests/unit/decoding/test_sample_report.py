@@ -23,7 +23,7 @@ CLICK = {"id": "f1", "answer": "r1", "kind": "rating", "user": "u1"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
+class SampledMessage:
     topic: str
     value: bytes | None
     partition: int = 0
@@ -33,11 +33,11 @@ class _Record:
     headers: Headers = ()
 
 
-def _record(topic: str, message: object, **fields: Any) -> _Record:
-    return _Record(topic, None if message is None else json.dumps(message).encode(), **fields)
+def _record(topic: str, message: object, **fields: Any) -> SampledMessage:
+    return SampledMessage(topic, None if message is None else json.dumps(message).encode(), **fields)
 
 
-def _report(*records: _Record, sources: tuple[Mapping[str, Any], ...] | None = None) -> SampleReport:
+def _report(*records: SampledMessage, sources: tuple[Mapping[str, Any], ...] | None = None) -> SampleReport:
     kafka = {"sources": list(sources)} if sources else {}
     settings = parse_settings({"experiments": [EXPERIMENT], "kafka": kafka}, {})
     return build_sample_report(settings, RecordDecoder(settings), records, NOW)
@@ -106,7 +106,7 @@ def test_the_native_format_has_a_report_without_a_mapping() -> None:
     """The framing of messages that are not native is named, too."""
     records = [
         _record("chatbot.responses", {"response_id": "r", "timestamp": NOW - 1000, "experiment": "e"}),
-        _Record("chatbot.responses", b"\0\0\0\0\7\2"),
+        SampledMessage("chatbot.responses", b"\0\0\0\0\7\2"),
     ]
     source = _report(*records).sources[0]
     assert source.rejected == 2
