@@ -2,7 +2,7 @@
 
 Usage: python -m tests.bench [PART …] [--responses N]
 
-Parts are throughput, scaleout, latency and scrape. A run of all parts with the whole workload writes
+Parts are throughput, scaleout, formats, latency and scrape. A run of all parts with the whole workload writes
 docs/performance.md. The exit code is 1 if a budget is missed.
 """
 
@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from monitor.simulation.simulator import benchmark_scenario
-from tests.bench import latency, scrape, workers
+from tests.bench import formats, latency, scrape, workers
 from tests.bench.figures import Figure, line, write_page
 
 _PARTS: Final[dict[str, Callable[[int], Iterator[Figure]]]] = {
     "throughput": workers.throughput,
     "scaleout": workers.scaleout,
+    "formats": formats.measure,
     "latency": lambda _: latency.measure(),
     "scrape": lambda _: scrape.measure(),
 }
@@ -32,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(_PARTS)}; all without any")
     parser.add_argument(
-        "--responses", type=int, default=benchmark_scenario().responses, help="of the stream of throughput, scaleout"
+        "--responses", type=int, default=benchmark_scenario().responses, help="of the stream of throughput, scaleout, formats"
     )
     arguments = parser.parse_args(argv)
     unknown = [part for part in arguments.parts if part not in _PARTS]

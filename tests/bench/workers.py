@@ -227,7 +227,7 @@ def throughput(responses: int) -> Iterator[Figure]:
                 floors.append(floor)
                 costs[client].append(cost)
                 ratios[client].append((cost.worker / floor, cost.total / floor))
-    _check_equal(totals)
+    check_equal(totals)
     yield Figure("floor", median(floors), "µs/event")
     for client, (own, total) in _BUDGETS.items():
         yield Figure(f"{client}: worker CPU", median(each for each, _ in ratios[client]), "floors", own)
@@ -265,11 +265,12 @@ def scaleout(responses: int) -> Iterator[Figure]:
                 "× 1 worker",
                 _MAX_RATIO,
             )
-    _check_equal(totals)
+    check_equal(totals)
     yield Figure("peak memory, 2 workers", memory_mb, "MB", _MAX_MB)
 
 
-def _check_equal(totals: Sequence[object]) -> None:
+def check_equal(totals: Sequence[object]) -> None:
+    """Raise `SystemExit` unless the totals of all runs are equal."""
     if any(each != totals[0] for each in totals):
         raise SystemExit(f"the totals of runs over the same events differ: {totals}")
 

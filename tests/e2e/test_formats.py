@@ -1,6 +1,6 @@
 """The aggregates of events in any format, in the store after a service has read them from Kafka.
 
-`ABMONITOR_TEST_EVENTS` is the number of events in each format, by default a few thousand.
+`FORMAT_TEST_EVENTS` is the number of events in each format, by default a few thousand.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tests.support.wire_formats import (
     shared_messages,
 )
 
-_EVENTS: Final = int(os.environ.get("ABMONITOR_TEST_EVENTS", "4000"))
+_EVENTS: Final = int(os.environ.get("FORMAT_TEST_EVENTS", "4000"))
 _EVENTS_PER_RESPONSE: Final = 1.55
 _SCENARIO: Final = Scenario(
     responses=round(_EVENTS / _EVENTS_PER_RESPONSE), students=max(_EVENTS // 10, 10), days=1, resent_share=0.05, seed=49

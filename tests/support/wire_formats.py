@@ -22,6 +22,7 @@ from tests.support.schemas import descriptor_text, message_class, parse_file
 RESPONSES_TOPIC: Final = "chatbot.responses"
 FEEDBACK_TOPIC: Final = "student.feedback"
 """The topics in all sources; replace them in the text for other names."""
+_IDS_PER_SEGMENT: Final = 10**9
 EventType = Literal["response", "feedback"]
 
 
@@ -65,7 +66,9 @@ def read_events(events: Iterable[SimulatedEvent]) -> list[Event]:
         for record in (fields, *fields.get("items", ())):
             for name in ("response_id", "user_id", "item_id"):
                 if name in record:
-                    record[name] = str(int(record[name].rpartition("-")[2]) + 1)
+                    *_, segment, number = record[name].split("-")
+                    first = int(segment) * _IDS_PER_SEGMENT if name == "response_id" else 1
+                    record[name] = str(first + int(number) + 1)
         numbered.append(Event(event.kind, fields["user_id"].encode(), fields))
     return numbered
 
