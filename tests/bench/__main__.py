@@ -33,7 +33,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(_PARTS)}; all without any")
     parser.add_argument(
-        "--responses", type=int, default=benchmark_scenario().responses, help="of the stream of throughput, scaleout, formats"
+        "--responses",
+        type=int,
+        default=benchmark_scenario().responses,
+        help="of the stream of throughput, scaleout, formats",
     )
     arguments = parser.parse_args(argv)
     unknown = [part for part in arguments.parts if part not in _PARTS]

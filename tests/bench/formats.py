@@ -23,7 +23,12 @@ from tests.support.wire_formats import Encoding, configure, encodings, read_even
 _ROUNDS: Final = 3
 _SHARE: Final = 5
 """Divisor of the responses: ratios need fewer than the other parts."""
-_FORMATS: Final = {"nested": "mapped JSON", "framed": "framed JSON", "avro": "mapped Avro", "protobuf": "mapped Protobuf"}
+_FORMATS: Final = {
+    "nested": "mapped JSON",
+    "framed": "framed JSON",
+    "avro": "mapped Avro",
+    "protobuf": "mapped Protobuf",
+}
 _MAX_RATIOS: Final = {"nested": 1.3}
 
 
