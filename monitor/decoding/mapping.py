@@ -105,9 +105,6 @@ def compile_path(path: Path) -> Getter:
     """Return a function that reads the value at a path of a message."""
     steps = path.steps
     if path.root == "value":
-        if len(steps) == 1 and isinstance(steps[0], str):
-            name = steps[0]
-            return lambda message: message.fields.get(name)
         follow = _compile_steps(steps)
         return lambda message: follow(message.fields)
     if path.root in _COMPOSITE_ROOTS:
@@ -151,28 +148,26 @@ def _parse_key(message: MessageContext) -> Any:
     return None
 
 
+def _member_names(path: Path) -> list[str] | None:
+    """Return the names of members in a path that has nothing else; None for other paths."""
+    names = [step for step in path.steps if isinstance(step, str)]
+    return names if path.root == "value" and names and len(names) == len(path.steps) else None
+
+
 def _compile_steps(steps: Sequence[Step]) -> Callable[[Any], Any]:
     """Return a function that reads the value at the end of the steps; None if there is none."""
     if not steps or not all(isinstance(step, str) for step in steps):
         return lambda value: _walk(value, steps)
-    first, *inner, last = steps if len(steps) > 1 else (*steps, "")
 
     def read_member(value: Any) -> Any:
         try:
-            return value[first]
+            for name in steps:
+                value = value[name]
         except (KeyError, TypeError):  # no such member, or not an object
             return None
+        return value
 
-    def read_inner_member(value: Any) -> Any:
-        try:
-            value = value[first]
-            for name in inner:
-                value = value[name]
-            return value[last]
-        except (KeyError, TypeError):
-            return None
-
-    return read_member if len(steps) == 1 else read_inner_member
+    return read_member
 
 
 def _walk(value: Any, steps: Sequence[Step]) -> Any:
@@ -250,31 +245,52 @@ class FieldReader:
         self.name = name
         self._mapping = mapping
         self._getters = [compile_path(path) for path in mapping.paths]
-        self._read_first = self._derive_id if mapping.is_derived else next(iter(self._getters), _read_nothing)
         self._convert = _CONVERTERS.get(name, _to_text)
-        self._takes_text = self._convert is _to_text and not mapping.values and not has_index
         self._is_required = is_required
         self._has_index = has_index
         self._zone = None if mapping.zone is None else ZoneInfo(mapping.zone)
+        self.read = self._compile()
+        """Returns the field's value, None for an optional field without a value; raises `InvalidEvent`."""
 
-    def read(self, message: MessageContext) -> Any:
-        """Return the field's value, None for an optional field without a value; raises `InvalidEvent`."""
-        value = self._read_first(message)
-        if self._takes_text:  # most fields of most messages
-            if type(value) is str and value:
-                return value
-            if type(value) is int and value.bit_length() <= _MAX_INTEGER_BITS:
-                return str(value)
+    def _compile(self) -> Getter:
+        """Return a function that reads the usual values fast, and leaves all others to `_read_any`."""
         mapping = self._mapping
-        if not mapping.is_derived:
+        names = _member_names(mapping.paths[0]) if len(mapping.paths) == 1 else None
+        if names is None or mapping.is_derived or self._has_index:
+            return self._read_any
+        shortcuts, read_any = self._shortcuts(), self._read_any
+
+        def read(message: MessageContext) -> Any:
+            value: Any = message.fields
+            try:
+                for name in names:
+                    value = value[name]
+                converted = shortcuts[type(value)](value)
+            except (KeyError, TypeError):  # no such member, not an object, or a type without a shortcut
+                return read_any(message)
+            return read_any(message) if converted is None else converted
+
+        return read
+
+    def _shortcuts(self) -> Mapping[type, Callable[[Any], Any]]:
+        """Return type of a value → function that converts usual values, and returns None for others."""
+        if self._mapping.values:
+            return {str: {text: value for text, value in self._mapping.values.items() if text}.get}
+        return _SHORTCUTS.get((self._convert, self._mapping.cast), {})
+
+    def _read_any(self, message: MessageContext) -> Any:
+        """Return the field's value by any mapping."""
+        if self._mapping.is_derived:
+            value: Any = self._derive_id(message)
+        else:
             path, value = next(self._raw_values(message), (None, None))
             if path is not None and path.root != "timestamp":  # the record's time is in ms, whatever the cast is
                 value = self._convert_value(value)
         if value is None:
-            value = mapping.default
+            value = self._mapping.default
             if value is None:
                 if self._is_required:
-                    paths = " or ".join(path.text for path in mapping.paths)
+                    paths = " or ".join(path.text for path in self._mapping.paths)
                     raise InvalidEvent("missing_field", f"{self.name}: no value at {paths}")
                 return None
         return f"{value}-{message.index}" if self._has_index else value
@@ -310,7 +326,7 @@ class FieldReader:
         """Return the value of the field for a value of the message."""
         values = self._mapping.values
         if values:
-            text = value if type(value) is str else value_text(value)
+            text = value_text(value)
             mapped = values.get(text, values.get("*")) if text is not None else None
             if mapped is not None:
                 return mapped
@@ -360,8 +376,6 @@ def _to_text(name: str, value: Any, cast: str | None, _zone: ZoneInfo | None) ->
 def _to_number(name: str, value: Any, cast: str | None, _zone: ZoneInfo | None) -> float:
     if cast == "truthy":
         return float(_to_flag(name, value, cast, None))
-    if type(value) is float:
-        return value
     if isinstance(value, (int, float, Decimal)) and not isinstance(value, bool):
         return _float(name, value)
     if cast is not None and isinstance(value, str):
@@ -414,10 +428,6 @@ def _to_time(name: str, value: Any, cast: str | None, zone: ZoneInfo | None) -> 
 def _time_from_unit(name: str, value: Any, cast: str) -> int:
     """Return a number of seconds, milliseconds … as milliseconds, rounded down."""
     unit, unit_ms = _UNITS[cast]
-    if cast == "s" and type(value) is float and 0 <= value < _MAX_PLAUSIBLE_S:
-        rounded_ms = round(value * 1000)
-        if rounded_ms / 1000 == value:
-            return rounded_ms  # a number with at most three decimals; the others take ten times as long
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal, str)):
         raise _type_rejection(name, value, f"a number of {unit}")
     number = _parse_number(name, value) if isinstance(value, str) else Decimal(str(value))
@@ -450,6 +460,48 @@ _CONVERTERS: Final[Mapping[str, Converter]] = {
     "withdrawn": _to_flag,
 }
 """Field → converter, if the field is not a text."""
+
+
+def _short_text(value: str) -> str | None:
+    return value or None
+
+
+def _integer_text(value: int) -> str | None:
+    return str(value) if value.bit_length() <= _MAX_INTEGER_BITS else None
+
+
+def _small_number(value: int) -> float | None:
+    return float(value) if value.bit_length() <= _MAX_INTEGER_BITS else None
+
+
+def _seconds_to_ms(value: float) -> int | None:
+    """Return seconds with at most three decimals as milliseconds; None for others."""
+    if not 0 <= value < _MAX_PLAUSIBLE_S:
+        return None
+    rounded_ms = round(value * 1000)
+    return rounded_ms if rounded_ms / 1000 == value else None
+
+
+def _instant_to_ms(value: datetime) -> int | None:
+    return None if value.tzinfo is None else int((value - _EPOCH) // _MILLISECOND)
+
+
+_TEXT_SHORTCUTS: Final[Mapping[type, Callable[[Any], Any]]] = {str: _short_text, int: _integer_text}
+_NUMBER_SHORTCUTS: Final[Mapping[type, Callable[[Any], Any]]] = {int: _small_number, float: float}
+_SHORTCUTS: Final[Mapping[tuple[Converter, str | None], Mapping[type, Callable[[Any], Any]]]] = {
+    (_to_text, None): _TEXT_SHORTCUTS,
+    (_to_text, "text"): _TEXT_SHORTCUTS,
+    (_to_number, None): _NUMBER_SHORTCUTS,
+    (_to_number, "number"): _NUMBER_SHORTCUTS,
+    (_to_latency_ms, None): _NUMBER_SHORTCUTS,
+    (_to_latency_ms, "ms"): _NUMBER_SHORTCUTS,
+    (_to_time, None): {datetime: _instant_to_ms},
+    (_to_time, "s"): {float: _seconds_to_ms},
+}
+"""(converter, cast) → type of a value → function that returns the converter's result, or None if it may be another.
+
+The converters need several times as long: they handle and explain values of all types.
+"""
 
 
 class ItemsReader:

@@ -1,6 +1,6 @@
 """CPU per event of a worker that reads other formats, each beside a worker that reads the native format.
 
-The mapped formats have 8 fields in nested objects, and 5 nested items with positions from 0 (tests/support/wire_formats).
+The mapped formats have 8 fields in nested objects, and 5 nested items: see tests/support/wire_formats.
 """
 
 from __future__ import annotations
