@@ -180,7 +180,7 @@ def _record(name: str, **fields: object) -> dict[str, Any]:
 
 
 _AVRO_TIME: Final = {"type": "long", "logicalType": "timestamp-millis"}
-_AVRO: Final[dict[EventType, dict[str, Any]]] = {
+AVRO_SCHEMAS: Final[dict[EventType, dict[str, Any]]] = {
     "response": _record(
         "Answer",
         type="string",
@@ -256,17 +256,18 @@ def frame(schema_id: int, data: bytes) -> bytes:
     return b"\x00" + schema_id.to_bytes(4, "big") + data
 
 
-def _date(at_ms: int) -> datetime:
+def date_of(at_ms: int) -> datetime:
+    """Return milliseconds as a date and time in UTC."""
     return datetime.fromtimestamp(at_ms // 1000, UTC).replace(microsecond=at_ms % 1000 * 1000)
 
 
 def _avro(registry: SchemaRegistryServer) -> Encoding:
-    ids = {kind: registry.register(f"{kind}-value", json.dumps(schema)) for kind, schema in _AVRO.items()}
-    schemas = {kind: fastavro.parse_schema(schema) for kind, schema in _AVRO.items()}
+    ids = {kind: registry.register(f"{kind}-value", json.dumps(schema)) for kind, schema in AVRO_SCHEMAS.items()}
+    schemas = {kind: fastavro.parse_schema(schema) for kind, schema in AVRO_SCHEMAS.items()}
 
     def encode(event: Event) -> tuple[bytes, list[tuple[str, bytes]]]:
         stream = BytesIO()
-        fastavro.schemaless_writer(stream, schemas[event.kind], nested_object(event, _date))
+        fastavro.schemaless_writer(stream, schemas[event.kind], nested_object(event, date_of))
         return frame(ids[event.kind], stream.getvalue()), []
 
     return Encoding("avro", _nested_sources(None), encode)
@@ -278,7 +279,7 @@ def _protobuf(registry: SchemaRegistryServer) -> Encoding:
     classes = {kind: message_class(name, file) for kind, (name, _) in _MESSAGE_PATHS.items()}
 
     def encode(event: Event) -> tuple[bytes, list[tuple[str, bytes]]]:
-        message = classes[event.kind](**nested_object(event, _date))
+        message = classes[event.kind](**nested_object(event, date_of))
         return frame(schema_id, _MESSAGE_PATHS[event.kind][1] + message.SerializeToString()), []
 
     return Encoding("protobuf", _nested_sources(None), encode)
@@ -316,7 +317,7 @@ def _attributes(event: Event) -> dict[str, str]:
         "id": event.fields["feedback_id" if event.kind == "feedback" else "response_id"],
         "source": "/bot",
         "type": "reaction" if event.kind == "feedback" else "answer",
-        "time": _date(_milliseconds(event)).isoformat().replace("+00:00", "Z"),
+        "time": date_of(_milliseconds(event)).isoformat().replace("+00:00", "Z"),
     }
 
 
