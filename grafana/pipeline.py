@@ -37,7 +37,7 @@ SERVICE_STATE_NAMES = (
     text_override("store", {0: ("down", RED), 1: ("up", GREEN)}),
     *(
         text_override(f"waits for {reason}", {0: ("no", GREEN), 1: ("paused", ORANGE)})
-        for reason in ("store", "kafka", "dead_letters")
+        for reason in ("store", "kafka", "dead_letters", "schema_registry")
     ),
 )
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 
-from monitor.pipeline.pauses import Pauses
+from monitor.pipeline.pauses import DEPENDENCIES, Pauses
 from monitor.pipeline.telemetry import Telemetry
 
 
@@ -29,5 +30,29 @@ def test_an_outage_is_logged_once_at_its_beginning_and_once_at_its_end(caplog: p
 def test_the_metric_has_a_series_for_each_dependency_from_the_start() -> None:
     """A series that begins at 1 could not be told from a scrape that failed."""
     registry = Telemetry().registry
-    for dependency in ("store", "kafka", "dead_letters"):
+    for dependency in DEPENDENCIES:
         assert registry.get_sample_value("abmonitor_paused", {"reason": dependency}) == 0
+
+
+_ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("dependency", DEPENDENCIES)
+@pytest.mark.parametrize(
+    ("file", "mention"),
+    [
+        ("deploy/prometheus/rules/ab-monitor.yml", 'if eq $labels.reason "{}"'),
+        ("grafana/dashboards/pipeline.json", '"waits for {}"'),
+        ("docs/runbook.md", "\n- `{}`: "),
+        ("docs/http.md", "`{}`"),
+    ],
+)
+def test_every_dependency_is_explained_where_a_person_reads_its_name(dependency: str, file: str, mention: str) -> None:
+    """The alert, the board, the runbook and the list of metrics."""
+    assert mention.format(dependency) in (_ROOT / file).read_text()
+
+
+def test_an_alert_about_the_store_hides_no_pause_for_another_dependency() -> None:
+    """Their causes differ."""
+    others = "|".join(dependency for dependency in DEPENDENCIES if dependency != "store")
+    assert f'reason !~ "{others}"' in (_ROOT / "deploy/alertmanager/alertmanager.yml").read_text()
