@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from monitor.config import EnvelopeMode, WireFormat
 from monitor.decoding.avro import LocalAvroSchema
-from monitor.decoding.envelopes import CONTENT_TYPE_HEADERS, VERSION_HEADER, remove_envelopes
+from monitor.decoding.envelopes import CONTENT_TYPE_HEADERS, ENVELOPE_MARKS, VERSION_HEADER, remove_envelopes
 from monitor.decoding.framing import (
     SCHEMA_ID_HEADER,
     SINGLE_OBJECT_MAGIC,
@@ -70,6 +70,7 @@ class DocumentParser:
         self._registry = registry
         self._avro_schema = LocalAvroSchema.read(avro_schema_file) if avro_schema_file is not None else None
         self._expected_type = {"avro": "AVRO", "protobuf": "PROTOBUF"}.get(wire_format)
+        self._takes_json = wire_format == "json" or (self._expected_type is None and self._avro_schema is None)
         self._decode: Callable[[bytes, Headers], tuple[Any, Framing]]
         if wire_format == "json":
             self._decode = _decode_json
@@ -93,7 +94,13 @@ class DocumentParser:
             raise InvalidEvent("empty_payload", "expected an event")
         if headers and _RELEVANT_HEADERS.isdisjoint([name for name, _ in headers]):
             headers = ()  # Those of tracing are on every message, and take the longer paths below.
-        decoded, framing = self._decode(value, headers)
+        if self._takes_json and not headers and value.startswith(_JSON_START):
+            fields = parse_json(value)  # most messages of most topics
+            if not self._removes_envelopes or ENVELOPE_MARKS.isdisjoint(fields):
+                return Document(fields, _NO_ATTRIBUTES, False, _PLAIN_JSON)  # noqa: FBT003  the fields of a tuple
+            decoded, framing = fields, _PLAIN_JSON
+        else:
+            decoded, framing = self._decode(value, headers)
         if self._removes_envelopes:
             content = remove_envelopes(decoded, headers)
             if content is not None:
@@ -105,8 +112,6 @@ class DocumentParser:
 
     def _detect(self, value: bytes, headers: Headers) -> tuple[Any, Framing]:
         """Decode a message of any format; see the module."""
-        if value.startswith(_JSON_START) and not headers:
-            return parse_json(value), _PLAIN_JSON
         frame = read_frame(value, find_schema_header(headers))
         if frame is not None:
             return self._decode_frame(frame) if self._registry is not None else _decode_framed_json(frame)
@@ -149,8 +154,6 @@ class DocumentParser:
 
 def _decode_json(value: bytes, headers: Headers) -> tuple[Any, Framing]:
     """Decode JSON with or without Confluent framing; the schema is not needed."""
-    if value.startswith(_JSON_START) and not headers:
-        return parse_json(value), _PLAIN_JSON
     frame = read_frame(value, find_schema_header(headers))
     if frame is None:
         check_supported(value)

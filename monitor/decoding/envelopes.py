@@ -33,7 +33,7 @@ _CHANGES: Final = frozenset({"c", "r", "u"})
 _REMOVALS: Final = frozenset({"d", "t"})
 """Deleted, truncated."""
 _OUTBOX_FIELDS: Final = frozenset({"aggregatetype", "aggregateid", "payload"})
-_MARKS: Final = frozenset({"specversion", "schema", "op", "aggregatetype"})
+ENVELOPE_MARKS: Final = frozenset({"specversion", "schema", "op", "aggregatetype"})
 """Every envelope has one of these fields, or a header."""
 
 
@@ -52,7 +52,7 @@ def remove_envelopes(value: object, headers: Headers) -> Envelope | None:
     content_type = _find_header(headers, CONTENT_TYPE_HEADERS).strip().lower() if headers else b""
     is_binary = bool(headers) and any(name == VERSION_HEADER for name, _ in headers)
     is_structured = content_type.startswith(_STRUCTURED_MODE)
-    if not is_binary and not is_structured and isinstance(value, dict) and _MARKS.isdisjoint(value):
+    if not is_binary and not is_structured and isinstance(value, dict) and ENVELOPE_MARKS.isdisjoint(value):
         return None
     if content_type.startswith(_BATCH_MODE):
         raise InvalidEvent("invalid_envelope", "content-type: a batch of CloudEvents, expected one event per message")

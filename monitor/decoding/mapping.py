@@ -159,15 +159,24 @@ def _compile_steps(steps: Sequence[Step]) -> Callable[[Any], Any]:
     if not steps or not all(isinstance(step, str) for step in steps):
         return lambda value: _walk(value, steps)
 
+    first, *others = steps
+
     def read_member(value: Any) -> Any:
         try:
-            for name in steps:
-                value = value[name]
+            return value[first]
         except (KeyError, TypeError):  # no such member, or not an object
+            return None
+
+    def read_inner_member(value: Any) -> Any:
+        try:
+            value = value[first]
+            for name in others:
+                value = value[name]
+        except (KeyError, TypeError):
             return None
         return value
 
-    return read_member
+    return read_inner_member if others else read_member
 
 
 def _walk(value: Any, steps: Sequence[Step]) -> Any:
@@ -643,10 +652,11 @@ class EventMapper:
         self._items = None if source.items is None else ItemsReader(source.items)
         if self._items is not None:
             reads["items"] = self._items.read
-        self._reads: list[tuple[Getter, Any]] = [
-            (reads.get(field.name, _read_nothing), field.default) for field in msgspec.structs.fields(self._event_class)
+        self._reads = [
+            _with_default(reads.get(field.name, _read_nothing), field.default)
+            for field in msgspec.structs.fields(self._event_class)
         ]
-        """A function and the default for each field of the event, in the order of the fields."""
+        """A function for each field of the event, in the order of the fields."""
         self._message_filters, self._element_filters = (
             [
                 (compile_path(condition.path), condition.values)
@@ -715,9 +725,19 @@ class EventMapper:
 
     def map_event(self, message: MessageContext) -> WireResponse | WireFeedback:
         """Return the event of a message or of its element; raises `InvalidEvent`."""
-        return self._event_class(
-            *[default if (value := read(message)) is None else value for read, default in self._reads]
-        )
+        return self._event_class(*[read(message) for read in self._reads])
+
+
+def _with_default(read: Getter, default: Any) -> Getter:
+    """Return a function that returns the default of an optional field instead of None."""
+    if default in {None, msgspec.NODEFAULT}:
+        return read
+
+    def read_or_default(message: MessageContext) -> Any:
+        value = read(message)
+        return default if value is None else value
+
+    return read_or_default
 
 
 def _passes(message: MessageContext, filters: Sequence[tuple[Getter, frozenset[str] | None]]) -> bool:

@@ -94,7 +94,7 @@ class _Site:
         """Write messages to Kafka."""
         producer = Producer({"bootstrap.servers": self._broker.bootstrap, "linger.ms": 20})
         for message in messages:
-            producer.produce(self.topics[message.kind], message.value, message.key, headers=message.headers)
+            producer.produce(self.topics[message.kind], message.value, message.key, headers=[*message.headers])
             self._written += 1
         assert producer.flush(60) == 0
 

@@ -33,9 +33,7 @@ def _paths(*texts: str) -> tuple[Path, ...]:
 def _settings() -> Settings:
     """Return a source of lists of feedback, whose ids are hashes of the response, the item, the kind and the time."""
     fields = {
-        "feedback_id": FieldMapping(
-            _paths("answer", "$element.doc", "$element.what", "$element.at"), is_derived=True
-        ),
+        "feedback_id": FieldMapping(_paths("answer", "$element.doc", "$element.what", "$element.at"), is_derived=True),
         "response_id": FieldMapping(_paths("answer")),
         "timestamp": FieldMapping(_paths("$element.at")),
         "kind": FieldMapping(_paths("$element.what")),
@@ -86,7 +84,9 @@ def _distinct(events: Events) -> list[list[Feedback]]:
 
 @settings(max_examples=40, suppress_health_check=SLOW_HEALTH_CHECKS)
 @given(data=st.data())
-def test_sending_messages_again_in_any_order_changes_no_aggregate(data: st.DataObject, redis_server: RedisServer) -> None:
+def test_sending_messages_again_in_any_order_changes_no_aggregate(
+    data: st.DataObject, redis_server: RedisServer
+) -> None:
     """The derived ids depend neither on the offset or the partition, nor on the place in the list."""
     events = data.draw(streams())
     responses = [event for event in events if isinstance(event, Response)]
