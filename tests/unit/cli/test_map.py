@@ -49,7 +49,8 @@ ANSWER: dict[str, Any] = {
 
 @pytest.fixture
 def map_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Return a function (message, flags …) → (exit code, stdout, stderr)."""
+    """Return a function (message, flags …) → (exit code, stdout, stderr); lines are not wrapped."""
+    monkeypatch.delenv("COLUMNS", raising=False)
 
     def run(message: object, *flags: str, config: str = SOURCES) -> tuple[int, str, str]:
         (tmp_path / "c.toml").write_text(EXPERIMENT + config, encoding="utf-8")
