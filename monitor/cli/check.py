@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from monitor.analysis import StoreSummary
@@ -63,6 +64,15 @@ def _with_key(key: str, error: AbMonitorError) -> AbMonitorError:
     return error
 
 
+@contextmanager
+def _collect_error(errors: list[AbMonitorError], key: str | None = None) -> Iterator[None]:
+    """Collect the error that the block raises, with a key if a server cannot be reached; continue after the block."""
+    try:
+        yield
+    except AbMonitorError as error:
+        errors.append(error if key is None else _with_key(key, error))
+
+
 _REPAIRABLE_CODES: Final = {"guardrail_idle", "anonymous_units", "low_power"}
 
 
@@ -78,22 +88,20 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     _print_warnings(experiment_warnings(settings.experiments))
     shard_count = settings.store.shards or 1
     errors: list[AbMonitorError] = []
-    try:
-        shard_count = _check_store(settings)
-    except AbMonitorError as error:
-        errors.append(_with_key("store.url", error))
     decoder: RecordDecoder | None = None
-    try:
+    inspection: TopicInspection | None = None
+    with _collect_error(errors, "store.url"):
+        shard_count = _check_store(settings)
+    with _collect_error(errors, "schema_registry.url"):
         decoder = _check_formats(settings)
-    except AbMonitorError as error:
-        errors.append(_with_key("schema_registry.url", error))
-    try:
+    with _collect_error(errors, "kafka.bootstrap_servers"):
         inspection = _inspect_kafka(settings)
+    if inspection is not None:
         if arguments.sample is not None and decoder is not None:
-            _check_sample(settings, decoder, arguments.sample)
-        _check_topics(settings, inspection, shard_count)
-    except AbMonitorError as error:
-        errors.append(_with_key("kafka.bootstrap_servers", error))
+            with _collect_error(errors):
+                _check_sample(settings, decoder, arguments.sample)
+        with _collect_error(errors, "kafka.bootstrap_servers"):
+            _check_topics(settings, inspection, shard_count)
     if len(errors) > 1:
         raise _SeveralErrors(errors)
     if errors:
@@ -122,6 +130,8 @@ def _check_sample(settings: Settings, decoder: RecordDecoder, count: int) -> Non
     print(
         f"sample         the last {count} records of each of {len(partitions)} partitions, without the consumer group"
     )
+    if not reader.is_complete:
+        print(f"warning        the sample is incomplete: Kafka has not sent all records within {_SAMPLE_S:.0f} s")
     print_sample_report(report, settings)
     rejected = report.sources_above(settings.limits.max_rejected_share)
     if rejected:

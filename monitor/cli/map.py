@@ -154,7 +154,7 @@ def _print_outcome(console: DataConsole, outcome: _Outcome, settings: Settings) 
 def _build_table(origins: Mapping[str, str | None], event_type: EventType) -> Table:
     """Return a table of the fields and the paths of their values."""
     required, optional = event_fields(event_type)
-    table = simple_table("field", "path of the value", left_aligned=("path of the value",))
+    table = simple_table("field", "path of the value", left_aligned=("path of the value",), overflow="fold")
     for field in (*required, *optional):
         if field in origins:
             absence = "no value, but required" if field in required else "no value"

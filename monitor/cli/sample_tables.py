@@ -75,7 +75,7 @@ def _counts(label: str, counts: Counter[str]) -> Iterator[Text]:
 
 def _rejection_table(source: SourceSample) -> Table:
     columns = ("rejected because", "path", "shape of the value", "detail")
-    table = simple_table(columns[0], "records", *columns[1:], left_aligned=columns)
+    table = simple_table(columns[0], "records", *columns[1:], left_aligned=columns, overflow="fold")
     for (reason, path, shape, detail), count in source.rejections.most_common(_MAX_ROWS):
         table.add_row(reason, f"{count:,}", id_text(path or "whole message"), shape, id_text(detail))
     return table
@@ -84,7 +84,7 @@ def _rejection_table(source: SourceSample) -> Table:
 def _field_table(source: SourceSample) -> Table:
     required, optional = event_fields(source.settings.event_type)
     columns = ("field", "path of the value")
-    table = simple_table("field", "filled", "absent", "path of the value", left_aligned=columns)
+    table = simple_table("field", "filled", "absent", "path of the value", left_aligned=columns, overflow="fold")
     mapped = set(source.settings.fields) | ({"items"} if source.settings.items else set())
     for name in (*required, *optional):
         if source.settings.wire_format != "native" and name not in mapped:
@@ -107,6 +107,11 @@ def _field_table(source: SourceSample) -> Table:
 def _common_parts(report: SampleReport, settings: Settings) -> Iterator[RenderableType]:
     """Yield the lines and tables about all sources together."""
     yield Text("all sources", style="bold")
+    if report.divided:
+        yield (
+            f"warning    {report.divided:,} records are events of one source, but another source of the topic rejects "
+            "them, so the service rejects them: separate the sources by the key when"
+        )
     yield from _join_lines(report)
     yield _describe_partitions(report)
     if report.arms:
@@ -184,6 +189,12 @@ def _arm_table(report: SampleReport, settings: Settings) -> Table:
         table.add_row(*cells, id_text(undeclared or "declared"), style="yellow" if undeclared else "")
     if len(report.arms) > _MAX_ROWS:
         table.add_row(f"and {len(report.arms) - _MAX_ROWS:,} more", "", "", "", "")
+    if any(find_undeclared_name(*arm, settings.experiments) for arm in report.arms):
+        table.caption = Text(
+            "events of undeclared names are skipped: declare the names, or map them, as in "
+            'variant = { from = "arm", values = { A = "control" } }'
+        )
+        table.caption_justify = "left"
     return table
 
 

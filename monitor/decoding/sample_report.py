@@ -185,6 +185,8 @@ class SampleReport:
     """Users with both responses and feedback."""
     scattered_users: int = 0
     """Of `shared_users`: those with records in partitions of different numbers."""
+    divided: int = 0
+    """Records that one source accepts and another source of the topic rejects, so that the service rejects them."""
     without_user: int = 0
     """Events without a user_id."""
 
@@ -213,11 +215,16 @@ def build_sample_report(
     report = SampleReport(samples)
     events: list[tuple[Response | Feedback, int]] = []
     for record in records:
+        traces = []
         for sample, tracer in zip(samples, tracers, strict=True):
             if record.topic in sample.settings.topics:
                 trace = tracer.trace(record, record.topic, f"{record.topic}:{record.partition}", now_ms)
                 sample.count(record, trace)
-                events += [(event, record.partition) for event in trace.events]
+                traces.append(trace)
+        if all(trace.rejection is None for trace in traces):
+            events += [(event, record.partition) for trace in traces for event in trace.events]
+        elif any(trace.events for trace in traces):
+            report.divided += 1
     _match_feedback(report, events)
     _compare_partitions(report, events)
     return report

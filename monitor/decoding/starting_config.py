@@ -25,6 +25,8 @@ _TYPE_NAMES: Final = frozenset(
     {"type", "eventtype", "messagetype", "kind", "action", "actionname", "event", "eventname"}
 )
 _MAX_TYPES: Final = 20
+_MAX_MESSAGES: Final = 2000
+"""Number of messages of a topic that the fields are guessed from."""
 _TYPE_COVERAGE: Final = 0.95
 _FEEDBACK_MARKS: Final = frozenset({"kind", "item_id", "score"})
 _VIEW_KINDS: Final = frozenset({"impression", "view", "viewed", "shown", "display", "displayed", "seen"})
@@ -96,12 +98,13 @@ def sample_topics(
         sample.framings[describe_framing(document.framing)] += 1
         if document.is_deletion:
             continue
-        sample.messages.append(
-            MessageContext(
-                document.fields, document.envelope, record.headers, record.key, record.timestamp, record.topic,
-                f"{record.topic}:{record.partition}", record.offset,
-            )
-        )  # fmt: skip
+        if len(sample.messages) < _MAX_MESSAGES:
+            sample.messages.append(
+                MessageContext(
+                    document.fields, document.envelope, record.headers, record.key, record.timestamp, record.topic,
+                    f"{record.topic}:{record.partition}", record.offset,
+                )
+            )  # fmt: skip
         event_type = _native_type(events, value, now_ms)
         if event_type is not None:
             sample.native[event_type] += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -176,8 +177,9 @@ def _find_candidates(
 
 
 def _path_in(value: str) -> str:
-    """Return the path, in quotes, in the TOML of a field."""
-    return value if value.startswith('"') else value.partition("from = ")[2].partition(", as =")[0]
+    """Return the path, as a string of TOML, in the TOML of a field."""
+    mapping = tomllib.loads(f"mapping = {value}")["mapping"]
+    return toml_string(mapping["from"] if isinstance(mapping, dict) else mapping)
 
 
 def _rank_names(names: Sequence[str], synonyms: Sequence[str]) -> tuple[int, int] | None:

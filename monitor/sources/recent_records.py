@@ -22,6 +22,8 @@ class RecentRecordReader:
 
     def __init__(self, consumer: KafkaConsumer) -> None:
         self._consumer = consumer
+        self.is_complete = True
+        """Whether the last `read` has reached the ends of the partitions."""
 
     def find_partitions(self, topics: Collection[str]) -> dict[str, set[int]]:
         """Return the numbers of the partitions by topic; none for a topic that does not exist."""
@@ -39,11 +41,13 @@ class RecentRecordReader:
         for partition in topic_partitions:
             consumer.seek(partition, max(first_offsets[partition], end_offsets[partition] - count))
         deadline_s = time.monotonic() + timeout_s
-        while time.monotonic() < deadline_s and any(
-            consumer.position(partition) < end_offsets[partition] for partition in topic_partitions
-        ):
+        self.is_complete = False
+        while any(consumer.position(partition) < end_offsets[partition] for partition in topic_partitions):
+            if time.monotonic() >= deadline_s:
+                return
             for records in consumer.poll(timeout_ms=_POLL_MS).values():
                 yield from records
+        self.is_complete = True
 
 
 @contextmanager

@@ -62,3 +62,31 @@ def test_experiments_and_responses_that_the_file_lacks_are_reported(
     ]
     assert output.out.count('did you mean "ranker-v2"?') == 2
     assert output.err.startswith("ab-monitor: kafka.bootstrap_servers: Kafka at 127.0.0.1:1: ")
+
+
+def test_a_format_that_needs_a_registry_is_reported_with_the_other_problems(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without --sample, too: the service would stop at its start."""
+    monkeypatch.chdir(tmp_path)
+    _configure(tmp_path, "ranker-v2")
+    sources = "".join(
+        f'[[kafka.sources]]\ntopics = ["t"]\nevent = "{event}"\nformat = "avro"\n' for event in ("response", "feedback")
+    )
+    with (tmp_path / "config.toml").open("a", encoding="utf-8") as file:
+        file.write(sources)
+    assert main(["check", "--config", "config.toml"]) == 2
+    problems = capsys.readouterr().err.splitlines()
+    assert problems[1].strip().startswith('kafka.sources[0].format: got "avro", which needs schema_registry.url')
+    assert problems[2].strip().startswith("kafka.bootstrap_servers: ")
+
+
+@pytest.mark.parametrize("count", ["0", "10001"])
+def test_the_number_of_sampled_records_has_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], count: str
+) -> None:
+    """The expectation is in the error."""
+    monkeypatch.chdir(tmp_path)
+    _configure(tmp_path, "ranker-v2")
+    assert main(["check", "--config", "config.toml", "--sample", count]) == 2
+    assert f"--sample: got {count}, expected an integer from 1 to 10000" in capsys.readouterr().err

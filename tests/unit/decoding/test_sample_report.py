@@ -102,6 +102,14 @@ def test_feedback_is_matched_with_the_responses_of_the_sample() -> None:
     assert report.kinds == {"rating": 3}
 
 
+def test_a_record_that_another_source_of_the_topic_rejects_is_no_event() -> None:
+    """The service rejects such records as a whole."""
+    sources = (response_source(topics=["mixed"]), feedback_source(topics=["mixed"]))
+    report = _report(_record("mixed", ANSWER), sources=sources)
+    assert [source.accepted for source in report.sources] == [1, 0]
+    assert (report.divided, report.arms.total()) == (1, 0)
+
+
 def test_the_native_format_has_a_report_without_a_mapping() -> None:
     """The framing of messages that are not native is named, too."""
     records = [

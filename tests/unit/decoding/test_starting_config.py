@@ -25,7 +25,7 @@ def _records(topic: str, *messages: object) -> list[SampledMessage]:
     return [SampledMessage(topic, json.dumps(message).encode(), offset=n) for n, message in enumerate(messages)]
 
 
-def _guess(records: list[SampledMessage]) -> tuple[list[GuessedSource], str]:
+def guess_text(records: list[SampledMessage]) -> tuple[list[GuessedSource], str]:
     """Return the sources of the records, and the text of their tables."""
     topics = list(dict.fromkeys(record.topic for record in records))
     samples = sample_topics(records, topics, EventDecoder(_SETTINGS), None, NOW)
@@ -34,7 +34,7 @@ def _guess(records: list[SampledMessage]) -> tuple[list[GuessedSource], str]:
     return guesses, "\n".join(["[kafka]", *kafka_lines, *lines])
 
 
-def _decode(text: str, records: list[SampledMessage]) -> tuple[Settings, SampleReport]:
+def decode_with(text: str, records: list[SampledMessage]) -> tuple[Settings, SampleReport]:
     """Return the settings of the whole file and the report on the records."""
     document = tomllib.loads(text)
     first = build_sample_report(
@@ -68,12 +68,12 @@ def test_a_topic_of_several_types_becomes_sources_with_filters() -> None:
         message for n in range(20) for message in (_answer(n), _stars(n), {"type": "ping", "ts": 1_795_712_300})
     ]
     records = _records("mixed", *messages)
-    guesses, text = _guess(records)
+    guesses, text = guess_text(records)
     assert [(guess.event_type, guess.conditions) for guess in guesses] == [
         ("response", [("type", ["answer"])]),
         ("feedback", [("type", ["stars"])]),
     ]
-    settings, report = _decode(text, records)
+    settings, report = decode_with(text, records)
     assert (report.arms.total(), report.matched) == (20, 20)
     assert [source.ignored.total() for source in report.sources] == [40, 40]
     experiment = settings.experiments[0]
@@ -88,7 +88,7 @@ def test_a_topic_of_several_types_becomes_sources_with_filters() -> None:
 def test_feedback_without_a_response_is_left_out_by_a_filter() -> None:
     """Such as UBI events without a query_id."""
     events = [{"query_id": f"q{n}" if n % 4 else None, "action_name": "click", "timestamp": NOW} for n in range(20)]
-    guesses, _ = _guess(_records("events", *events))
+    guesses, _ = guess_text(_records("events", *events))
     assert [guess.conditions for guess in guesses] == [[("query_id", ["*"])]]
 
 
@@ -98,9 +98,9 @@ def test_two_native_topics_get_the_short_form() -> None:
     response = {"response_id": "r1", "timestamp": NOW, "experiment": "e", "variant": "A", "items": items}
     feedback = {"feedback_id": "f1", "response_id": "r1", "timestamp": NOW, "kind": "rating", "score": 5}
     records = [*_records("answers", response), *_records("ratings", feedback)]
-    _, text = _guess(records)
+    _, text = guess_text(records)
     assert "sources" not in tomllib.loads(text)["kafka"]
-    settings, report = _decode(text, records)
+    settings, report = decode_with(text, records)
     assert settings.kafka.topics == ("answers", "ratings")
     assert report.matched == 1
 
@@ -117,15 +117,15 @@ def test_two_native_topics_get_the_short_form() -> None:
 )
 def test_the_file_loads_whatever_is_missing(records: list[SampledMessage]) -> None:
     """Each missing part is a TODO; messages of unused topics are described by their paths."""
-    _, text = _guess(records)
-    settings, _ = _decode(text, records)
+    _, text = guess_text(records)
+    settings, _ = decode_with(text, records)
     assert "TODO" in text
     assert {source.event_type for source in settings.kafka.event_sources} == {"response", "feedback"}
 
 
 def test_unreadable_framing_is_a_hint_at_the_registry() -> None:
     """The schema id is named."""
-    _, text = _guess([SampledMessage("avro", b"\0\0\0\0\7\2")])
+    _, text = guess_text([SampledMessage("avro", b"\0\0\0\0\7\2")])
     assert "# topic avro: schema id 7, not readable (1)" in text
     assert "# TODO: set schema_registry.url" in text
 
@@ -134,8 +134,8 @@ def test_names_with_control_characters_and_quotes_stay_valid_toml() -> None:
     """Producers choose names freely."""
     answers = [_answer(n, bucket=f'it\'s "{n % 2}"', **{"line\nbreak": "x", 'q"': {"a.b": "y"}}) for n in range(4)]
     records = _records("topic", *answers)
-    _, text = _guess(records)
-    settings, report = _decode(text, records)
+    _, text = guess_text(records)
+    settings, report = decode_with(text, records)
     assert set(settings.experiments[0].variants) == {'it\'s "0"', 'it\'s "1"'}
     assert report.sources[0].rejected == 0
 
