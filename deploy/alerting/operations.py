@@ -140,8 +140,8 @@ def _paused(name: str, severity: Literal["critical", "warning"], pending: str) -
         '{{ else if eq $labels.reason "kafka" }}Kafka is unreachable, or rejects the requests of the monitor.'
         '{{ else if eq $labels.reason "dead_letters" }}Rejected events cannot be written to the dead-letter topic.'
         '{{ else if eq $labels.reason "schema_registry" }}The schema registry is unreachable, or rejects the requests'
-        " of the monitor.{{ end }} Its page /-/ready has the error. The replica resumes without help. Events are lost if "
-        "the pause lasts longer than the retention of the topics.",
+        " of the monitor.{{ end }} Its page /-/ready has the error. The replica resumes without help. Events are lost "
+        "if the pause lasts longer than the retention of the topics.",
     )
 
 

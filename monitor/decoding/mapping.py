@@ -38,8 +38,8 @@ _UNITS: Final[Mapping[str, tuple[str, Decimal]]] = {
 _MAX_PLAUSIBLE_MS: Final = 10**15
 _MAX_PLAUSIBLE_S: Final = _MAX_PLAUSIBLE_MS // 1000
 _NUMBER: Final = re.compile(r"-?[0-9]{1,40}(?:\.[0-9]{1,40})?(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
-_TRUE_WORDS: Final = frozenset({"true", "t", "yes", "y", "on", "up", "1"})
-_FALSE_WORDS: Final = frozenset({"false", "f", "no", "n", "off", "down", "0"})
+TRUE_WORDS: Final = frozenset({"true", "t", "yes", "y", "on", "up", "1"})
+FALSE_WORDS: Final = frozenset({"false", "f", "no", "n", "off", "down", "0"})
 _COMPOSITE_ROOTS: Final = ("element", "envelope")
 _DERIVED_ID_BYTES: Final = 16
 _REQUIRED_FIELDS: Final = frozenset({"response_id", "timestamp", "experiment", "variant", "feedback_id", "kind"})
@@ -408,8 +408,8 @@ def _to_flag(name: str, value: Any, cast: str | None, _zone: ZoneInfo | None) ->
             return value == 1
         if isinstance(value, str):
             word = value.strip().lower()
-            if word in _TRUE_WORDS or word in _FALSE_WORDS:
-                return word in _TRUE_WORDS
+            if word in TRUE_WORDS or word in FALSE_WORDS:
+                return word in TRUE_WORDS
         raise _type_rejection(
             name, value, "a boolean, 0 or 1, or a word such as yes, no, on, off, up, down; `values` maps others"
         )

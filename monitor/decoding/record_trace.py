@@ -114,9 +114,8 @@ class RecordTracer:
             return Rejection(error.reason, error.detail, None, whole)
         element = _ELEMENT.search(error.detail)
         if element is not None:
-            message = next(
-                context for context in self._mapper.select_elements(message) if context.index == int(element[1])
-            )
+            elements = self._mapper.select_elements(message)
+            message = next((context for context in elements if context.index == int(element[1])), message)
         located = self._mapper.locate(field[0], None if field[1] is None else int(field[1]), message)
         if located is None:
             return Rejection(error.reason, error.detail, None, whole)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from monitor.config import EventType, event_fields, member_text
-from monitor.decoding.mapping import MessageContext
+from monitor.decoding.mapping import FALSE_WORDS, TRUE_WORDS, MessageContext
 from monitor.errors import InvalidEvent
 from monitor.events import parse_timestamp_ms
 
@@ -23,7 +23,7 @@ _SYNONYMS: Final[Mapping[EventType, Mapping[str, str]]] = {
     "response": {
         "response_id": "answer_id message_id trace_id request_id completion_id generation_id result_id query_id id",
         "timestamp": "ts time event_time occurred_at created_at asked_at answered_at sent_at created at date "
-        "start_time",
+        "start_time timestamp_ms ts_ms time_ms time_unix_nano",
         "experiment": "experiment_id experiment_name exp exp_id ab_test test test_name flag_key feature_flag flag "
         "campaign",
         "variant": "variant_id variant_name arm bucket variation group treatment cohort branch ranker",
@@ -39,16 +39,21 @@ _SYNONYMS: Final[Mapping[EventType, Mapping[str, str]]] = {
         "feedback_id": "event_id rating_id score_id reaction_id click_id uuid id",
         "response_id": "answer_id message_id trace_id request_id completion_id generation_id result_id query_id "
         "parent_id",
-        "timestamp": "ts time event_time occurred_at created_at clicked_at rated_at sent_at created at date",
-        "kind": "type event_type action action_name feedback_type reaction event event_name name label",
+        "timestamp": "ts time event_time occurred_at created_at clicked_at rated_at sent_at created at date "
+        "timestamp_ms ts_ms time_ms time_unix_nano",
+        "kind": "evaluation_name score_name type event_type action action_name feedback_type reaction event event_name "
+        "name label",
         "user_id": "user student_id student uid customer_id client_id account_id distinct_id visitor_id subject_id",
         "item_id": "doc_id document_id video_id object_id content_id product_id hit_id doc item video document",
-        "score": "rating value stars grade points vote",
+        "score": "rating value stars grade points vote thumb thumbs",
         "withdrawn": "removed undone retracted",
     },
 }
 """Event type → field → names that producers use for the field, the most probable one first."""
-_ITEM_ID_NAMES: Final = "item_id id doc_id document_id video_id object_id content_id product_id hit_id key"
+_CLEAR_ITEM_ID_NAMES: Final = "item_id doc_id document_id video_id object_id content_id product_id hit_id"
+_ITEM_ID_NAMES: Final = f"{_CLEAR_ITEM_ID_NAMES} id key"
+_UNNAMED_LIST: Final = (4, 0)
+"""Rank of a list that only the names of its elements' members show to be a list of items."""
 _POSITION_NAMES: Final = "position rank pos ordinal index idx"
 _TRANSPARENT_NAMES: Final = frozenset(
     {"value", "string", "stringvalue", "intvalue", "doublevalue", "boolvalue", "text"}
@@ -171,6 +176,9 @@ def _find_candidates(
             synonyms = [name, *_SYNONYMS[event_type].get(name, "").split()]
             rank = _rank_names(path_values.names, synonyms)
             text = None if rank is None else _describe_value(name, path, path_values.values)
+            if rank is None and name == "items":
+                rank = _UNNAMED_LIST
+                text = _describe_items(path, path_values.values, _CLEAR_ITEM_ID_NAMES)
             if rank is not None and text is not None:
                 is_metadata, depth = path.startswith("$"), len(path_values.names)
                 yield name in optional, rank, is_metadata, depth, number, path, name, text
@@ -215,12 +223,14 @@ def _words(name: str) -> list[str]:
 def _describe_value(name: str, path: str, values: Sequence[Any]) -> str | None:
     """Return the value of a field's key in TOML, None if the values at the path do not fit the field."""
     if name == "items":
-        return _describe_items(path, values)
+        return _describe_items(path, values, _ITEM_ID_NAMES)
     cast: str | None
     if name == "timestamp":
         cast = find_time_cast(values)
     elif name in ("score", "latency_ms"):
         cast = "" if all(map(_is_number, values)) else "number" if all(map(_is_numeric_text, values)) else None
+        if cast is None and name == "score" and all(map(_is_vote, values)):
+            cast = "truthy"
     elif name == "withdrawn":
         cast = "" if all(isinstance(value, bool) for value in values) else None
     else:
@@ -233,12 +243,13 @@ def _with_cast(text: str, cast: str) -> str:
     return f'{{ from = {text}, as = "{cast}" }}' if cast else text
 
 
-def _describe_items(path: str, values: Sequence[Any]) -> str | None:
+def _describe_items(path: str, values: Sequence[Any], id_names: str) -> str | None:
+    """Return the items in TOML, None if the values are no lists of ids or of objects with an id of these names."""
     lists = [value for value in values if isinstance(value, list)]
     elements = [element for value in lists for element in value]
     if len(lists) < len(values) or not elements:
         return None
-    if all(_is_text(element) for element in elements):
+    if all(_is_text(element) for element in elements) and id_names == _ITEM_ID_NAMES:
         return toml_string(path)
     if not all(isinstance(element, dict) for element in elements):
         return None
@@ -247,7 +258,7 @@ def _describe_items(path: str, values: Sequence[Any]) -> str | None:
         for member_path, names, value in _walk_members(element, "", ()):
             if value is not None:
                 members.setdefault(member_path, PathValues(names)).values.append(value)
-    item_id = _find_member(members, _ITEM_ID_NAMES, len(elements), _is_text)
+    item_id = _find_member(members, id_names, len(elements), _is_text)
     if item_id is None:
         return None
     parts = [f"each = {toml_string(path)}", f"item_id = {toml_string(item_id)}"]
@@ -329,6 +340,10 @@ def _is_integer(value: object) -> bool:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
+
+
+def _is_vote(value: object) -> bool:
+    return isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() in TRUE_WORDS | FALSE_WORDS)
 
 
 def _is_numeric_text(value: object) -> bool:

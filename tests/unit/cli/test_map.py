@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import json
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from monitor.cli.command_line import main
+from tests.support.schemas import ANSWER as AVRO_ANSWER
+from tests.support.schemas import avro_bytes
 
 EXPERIMENT = """
 [[experiments]]
@@ -134,6 +137,31 @@ def test_bytes_with_a_schema_id_are_recognized_without_a_registry(map_message: A
         code, output, _ = map_message(b"\0\0\0\0\7\2\4", config=config)
         assert code == 4
         assert "framing schema id 7, not readable" in _lines(output)
+
+
+def test_bytes_of_avro_are_a_message(map_message: Any, tmp_path: Path) -> None:
+    """With the schema of the configuration; the framing is that of the data."""
+    (tmp_path / "answer.avsc").write_text(json.dumps(AVRO_ANSWER))
+    source = f"""
+    [[kafka.sources]]
+    topics = ["answers"]
+    event = "response"
+    format = "avro"
+    avro_schema_file = "{tmp_path}/answer.avsc"
+    [kafka.sources.fields]
+    response_id = "id"
+    timestamp = "at"
+    experiment = {{ constant = "ranker-v2" }}
+    variant = "arm"
+    items = {{ each = "items", item_id = "id" }}
+    [[kafka.sources]]
+    topics = ["clicks"]
+    event = "feedback"
+    """
+    value = {"id": "r1", "at": datetime(2025, 1, 1, tzinfo=UTC), "arm": "A", "student": None, "items": []}
+    code, output, _ = map_message(avro_bytes(AVRO_ANSWER, value), "--topic", "answers", config=source)
+    assert code == 0
+    assert "framing Avro, bot.Answer" in _lines(output)
 
 
 def test_a_response_of_an_undeclared_variant_is_shown_with_a_warning(map_message: Any) -> None:

@@ -170,6 +170,29 @@ def test_paths_with_close_names_and_fitting_values_are_suggested(
     assert suggest_fields("response", _messages(document)) == suggestions
 
 
+def test_lists_are_recognized_by_the_names_of_their_members() -> None:
+    """The list's own name may be any; lists of other objects are no items."""
+    message = {"used": [{"videoId": "v1"}], "tags": [{"color": "red"}], "words": ["a", "b"]}
+    assert suggest_fields("response", _messages(message))["items"] == '{ each = "used", item_id = "videoId" }'
+    assert "items" not in suggest_fields("response", _messages({"tags": message["tags"], "words": message["words"]}))
+
+
+def test_sentences_are_no_ids_and_no_names() -> None:
+    """A user's words never become an id, whatever the member's name is."""
+    message = {"query_id": "how do plants make sugar from light", "user_query": "short", "id": "r1"}
+    assert suggest_fields("response", _messages(message))["response_id"] == '"id"'
+    assert "query_id" not in suggest_fields("response", _messages(message))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(4, '"thumb"'), ("4", '{ from = "thumb", as = "number" }'), ("up", '{ from = "thumb", as = "truthy" }')],
+)
+def test_scores_get_the_cast_of_their_values(value: object, text: str) -> None:
+    """Numbers, numbers in texts, and votes."""
+    assert suggest_fields("feedback", _messages({"thumb": value}))["score"] == text
+
+
 def test_feedback_without_an_id_gets_a_derived_one() -> None:
     """From the path of the response, the item, the kind and the time."""
     message = {"answer_id": "r", "doc": "v", "action": "click", "at": "2026-11-28T10:00:00Z", "stars": "4"}
