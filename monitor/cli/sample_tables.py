@@ -121,7 +121,7 @@ def _common_parts(report: SampleReport, settings: Settings) -> Iterator[Renderab
 
 
 def _join_lines(report: SampleReport) -> Iterator[str]:
-    """Yield sentences on feedback and its responses."""
+    """Yield sentences on how many feedback events find their response, and how long after it they come."""
     if not report.feedback:
         yield "join       no feedback in the sample"
         return
@@ -147,8 +147,8 @@ def _join_lines(report: SampleReport) -> Iterator[str]:
     delays = Spread.of(report.delays_ms)
     if delays is not None:
         early = sum(delay < 0 for delay in report.delays_ms)
-        note = f"; {early:,} are before their response, so two clocks differ" if early else ""
-        yield f"           time from response to feedback: {_describe_spread(delays)}{note}"
+        clock_hint = f"; {early:,} are before their response, so two clocks differ" if early else ""
+        yield f"           time from response to feedback: {_describe_spread(delays)}{clock_hint}"
 
 
 def _describe_partitions(report: SampleReport) -> str:

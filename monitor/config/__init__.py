@@ -14,7 +14,7 @@ from monitor.config.definitions import aggregate_definitions, definition_differe
 from monitor.config.digest import config_digest, mapping_digest
 from monitor.config.experiments import MAX_GAIN, MAX_NAME_LENGTH, experiment_warnings, parse_metric_specs
 from monitor.config.loading import load_settings, parse_settings
-from monitor.config.paths import Lookup, Path, Step, member_text, parse_path
+from monitor.config.paths import Lookup, Path, Step, member_text
 from monitor.config.settings import (
     ACTIVITY_METRICS,
     FEEDBACK_METRIC_PREFIX,
@@ -115,7 +115,6 @@ __all__ = [
     "parse_instant_ms",
     "parse_integer",
     "parse_metric_specs",
-    "parse_path",
     "parse_settings",
     "read_lines",
     "similar_name",

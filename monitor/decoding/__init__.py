@@ -25,7 +25,7 @@ from monitor.decoding.record_decoder import (
     RecordDecoder,
     SourceDecoder,
 )
-from monitor.decoding.record_trace import RecordTrace, RecordTracer, Rejection, describe_framing, event_json
+from monitor.decoding.record_trace import RecordTrace, RecordTracer, event_json
 from monitor.decoding.sample_report import (
     SampledRecord,
     SampleReport,
@@ -54,7 +54,6 @@ __all__ = [
     "RecordDecoder",
     "RecordTrace",
     "RecordTracer",
-    "Rejection",
     "SampleReport",
     "SampledRecord",
     "SchemaRegistry",
@@ -63,7 +62,6 @@ __all__ = [
     "Spread",
     "build_sample_report",
     "compile_path",
-    "describe_framing",
     "describe_shape",
     "event_json",
     "experiment_sections",

@@ -27,7 +27,7 @@ class Rejection:
     reason: str
     detail: str
     path: str | None
-    """Path of the value; None if the message as a whole is rejected."""
+    """Path of the value; None if the message as a message_shape is rejected."""
     shape: str
     """Type and size of the value, or of the message."""
 
@@ -108,17 +108,17 @@ class RecordTracer:
     def _describe_rejection(
         self, error: InvalidEvent, message: MessageContext | None, value: bytes | None
     ) -> Rejection:
-        whole = "no value" if value is None else f"{len(value):,} bytes"
+        message_shape = "no value" if value is None else f"{len(value):,} bytes"
         field = _FIELD.match(error.detail)
         if message is None or field is None:
-            return Rejection(error.reason, error.detail, None, whole)
+            return Rejection(error.reason, error.detail, None, message_shape)
         element = _ELEMENT.search(error.detail)
         if element is not None:
             elements = self._mapper.select_elements(message)
             message = next((context for context in elements if context.index == int(element[1])), message)
         located = self._mapper.locate(field[0], None if field[1] is None else int(field[1]), message)
         if located is None:
-            return Rejection(error.reason, error.detail, None, whole)
+            return Rejection(error.reason, error.detail, None, message_shape)
         path, found_value = located
         return Rejection(
             error.reason, error.detail, path, "no value" if found_value is None else describe_shape(found_value)

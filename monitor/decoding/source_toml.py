@@ -10,8 +10,8 @@ from monitor.decoding.suggestions import toml_string
 
 DEFAULT_EXPERIMENT: Final = "my-experiment"
 """Name of the experiment if the messages have none."""
-_ZONE_NOTE: Final = "  # TODO: these times have no offset; replace UTC by their zone, such as Europe/Berlin"
-_DERIVED_NOTE: Final = "  # no id found: events with the same values count once"
+_ZONE_COMMENT: Final = "  # TODO: these times have no offset; replace UTC by their zone, such as Europe/Berlin"
+_DERIVED_COMMENT: Final = "  # no id found: events with the same values count once"
 _TODO_FIELDS: Final[Mapping[str, str]] = {
     "response_id": 'response_id = "TODO"  # path of the id of the response',
     "timestamp": 'timestamp = { from = "$timestamp", as = "ms" }  # TODO: path of the event\'s own time',
@@ -52,5 +52,5 @@ def _iterate_fields(event_type: EventType, suggestions: Mapping[str, str]) -> It
 
 def field_line(name: str, text: str) -> str:
     """Return the line of a field."""
-    note = _ZONE_NOTE if '"iso:UTC"' in text else _DERIVED_NOTE if "derive =" in text else ""
-    return f"{name} = {text}{note}"
+    comment = _ZONE_COMMENT if '"iso:UTC"' in text else _DERIVED_COMMENT if "derive =" in text else ""
+    return f"{name} = {text}{comment}"

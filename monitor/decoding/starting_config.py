@@ -276,16 +276,16 @@ def _experiment_lines(name: str, counts: Counter[str]) -> Iterator[str]:
     total = counts.total()
     observed = ", ".join(f"{variant} {count / total:.1%}" for variant, count in counts.most_common())
     yield "[[experiments]]"
-    note = "  # TODO: the name in the messages" if name == DEFAULT_EXPERIMENT else ""
-    yield f"name = {toml_string(name)}{note}"
+    comment = "  # TODO: the name in the messages" if name == DEFAULT_EXPERIMENT else ""
+    yield f"name = {toml_string(name)}{comment}"
     by_name = {variant.lower(): variant for variant in sorted(counts, reverse=True)}
     control = next((by_name[text] for text in _CONTROL_NAMES if text in by_name), min(counts))
     yield f"control = {toml_string(control)}  # TODO: confirm"
     yield f"# observed in {total:,} responses: {_comment_text(observed)}"
     shares = round_shares(counts)
     if len(shares) == 1:
-        other = "treatment" if control != "treatment" else "other"
-        shares = {control: 0.5, other: 0.5}
+        second_variant = "treatment" if control != "treatment" else "other"
+        shares = {control: 0.5, second_variant: 0.5}
         yield "# TODO: only one variant was seen; name the others"
     table = ", ".join(f"{toml_key(variant)} = {share}" for variant, share in shares.items())
     yield f"variants = {{ {table} }}  # TODO: the intended shares of students"
