@@ -27,7 +27,7 @@ class Rejection:
     reason: str
     detail: str
     path: str | None
-    """Path of the value; None if the message as a message_shape is rejected."""
+    """Path of the value; None if the message as a whole is rejected."""
     shape: str
     """Type and size of the value, or of the message."""
 
