@@ -181,7 +181,8 @@ class KafkaSettings:
 
     def topic_label(self, topic: str) -> str:
         """Return the name under which the records of a topic are counted: see `topic_labels`."""
-        return self.topic_labels["response" if topic in self.topics_of("response") else "feedback"]
+        is_feedback = topic in self.topics_of("feedback") and topic not in self.topics_of("response")
+        return self.topic_labels["feedback" if is_feedback else "response"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ class TestCopartitioningCheck:
         _write(settings, lambda user: user[::-1])
         with pytest.raises(
             UsageError,
-            match=r"\d+ of 20 users have records in partitions of different numbers, such as \d and \d, in 43 recent "
+            match=r"\d+ of 20 users with records in partitions of different numbers, such as \d and \d, in 43 recent "
             r"records .*store\.shards = 2 needs co-partitioned topics.*both keyed by user_id with the same partitioner",
         ):
             check_copartitioning(settings, 2)

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from monitor.app import WritableStore, create_worker, open_writable_store
 from monitor.clock import HOUR_MS, wall_clock
+from monitor.config import KafkaSettings
 from monitor.errors import StoreUnavailable
 from monitor.export import read_health
 from monitor.pipeline import RetentionCleaner, StatusReporter, Telemetry, Worker
@@ -46,9 +48,11 @@ def _service_worker(
     path = directory / "events.jsonl"
     path.write_text("\n".join(map(json.dumps, events)))
     source = file_source([path], report=lambda _: None)
-    with open_writable_store(bench.settings, wall_clock) as store:
+    kafka = KafkaSettings(responses_topic=_TOPICS["response"], feedback_topic=_TOPICS["feedback"])
+    settings = replace(bench.settings, kafka=kafka)
+    with open_writable_store(settings, wall_clock) as store:
         yield (
-            create_worker(bench.settings, store, source, Telemetry(), _TOPICS, lambda: _NOW, belongs_to_service=True),
+            create_worker(settings, store, source, Telemetry(), _TOPICS, lambda: _NOW, belongs_to_service=True),
             store,
         )
     source.close()
