@@ -433,7 +433,7 @@ def test_dead_letters_have_the_key_of_the_rejected_record(settings: KafkaSetting
     for key in (b"student-1", None):
         producer.send(settings.feedback_topic, key=key, value=b"{", partition=1).get(30)
     producer.close()
-    config = settings_with(EXPERIMENT)
+    config = replace(settings_with(EXPERIMENT), kafka=settings)
     normalizer = EventNormalizer([Experiment(1, config.experiments[0])], IdHasher(b"key"))
     with _source(settings) as source:
         _seek_initial_positions(source)
