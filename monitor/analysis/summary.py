@@ -108,7 +108,7 @@ class VariantSummary:
     responses: int
     rated_responses: int
     students: int
-    """Students with a response, plus the number of responses that name no student."""
+    """Students with a response; responses that name no student are counted by `responses_without_user`."""
     responses_without_user: int
     feedback: Mapping[str, int]
     """Current reactions by kind."""

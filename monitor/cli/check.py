@@ -138,8 +138,9 @@ def _check_sample(settings: Settings, decoder: RecordDecoder, count: int) -> Non
         shares = " and ".join(f"{format_percent(source.rejected_share)} of {source.key}" for source in rejected)
         raise InputRejected(
             f"too many records of the sample are rejected: {shares}, more than limits.max_rejected_share = "
-            f"{settings.limits.max_rejected_share:g}, so the service would stop. Correct the mapping of these sources "
-            "by the tables above, or leave out other records by the key when (docs/sources.md)"
+            f"{settings.limits.max_rejected_share:g}, so the service stops as soon as limits.rejection_window is full. "
+            "Correct the mapping of these sources by the tables above, or leave out other records by the key when "
+            "(docs/sources.md)"
         )
 
 

@@ -61,6 +61,8 @@ def _source_parts(source: SourceSample, settings: Settings) -> Iterator[Renderab
         yield _rejection_table(source)
     if source.mapped:
         yield _field_table(source)
+    for name in source.empty_optional_fields():
+        yield f"warning    the mapped field {name} has no value in the whole sample: compare its path with a message"
     suggestions = source.suggest()
     if suggestions:
         yield Text("Suggestion, from names and values in the sample. Compare each line with a message:", style="bold")
@@ -139,6 +141,8 @@ def _join_lines(report: SampleReport) -> Iterator[str]:
             for event_type, (least, greatest) in sorted(report.id_lengths.items(), reverse=True)
         )
         yield f"           response_id has {lengths}: compare the paths of response_id in both sources"
+    if report.matched and not report.item_feedback:
+        yield "           none of these has an item_id, so no feedback grades an item"
     if report.item_feedback:
         yield (
             f"           {report.listed_item_feedback:,} of {report.item_feedback:,} of these with an item_id name an "
@@ -147,7 +151,11 @@ def _join_lines(report: SampleReport) -> Iterator[str]:
     delays = Spread.of(report.delays_ms)
     if delays is not None:
         early = sum(delay < 0 for delay in report.delays_ms)
-        clock_hint = f"; {early:,} are before their response, so two clocks differ" if early else ""
+        clock_hint = (
+            f"; {early:,} are before their response: two clocks differ, or a unit or zone (key as) is wrong"
+            if early
+            else ""
+        )
         yield f"           time from response to feedback: {_describe_spread(delays)}{clock_hint}"
 
 

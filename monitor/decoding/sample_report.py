@@ -114,6 +114,11 @@ class SourceSample:
         normalized = (group[0], group[1], _DIGITS.sub("", group[2]), _DIGITS.sub("", group[3]))
         self.rejections[self._rejection_groups.setdefault(normalized, group)] += 1
 
+    def empty_optional_fields(self) -> list[str]:
+        """Return the optional fields with a mapping that found no value in the sample."""
+        _, optional = event_fields(self.settings.event_type)
+        return [name for name in optional if name in self.settings.fields and not self.filled[name]]
+
     def suggest(self) -> Mapping[str, str]:
         """Return field → TOML for required fields that mostly have no value or a rejected one; optional ones, too."""
         required, optional = event_fields(self.settings.event_type)
@@ -127,7 +132,7 @@ class SourceSample:
             or rejected_fields[name] > _MIN_FILLED_SHARE * self.records
         }
         unmapped = {name for name in optional if not self.filled[name]}
-        if not needed:
+        if not needed and not self.empty_optional_fields():
             return {}
         suggestions = suggest_fields(self.settings.event_type, self.messages)
         if self.settings.wire_format == "native":

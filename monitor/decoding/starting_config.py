@@ -136,6 +136,10 @@ def guess_sources(sample: TopicSample) -> list[GuessedSource]:
     return [GuessedSource(sample.topic, event_type, suggestions, conditions=_presence(suggestions, sample.messages))]
 
 
+def _condition_value(texts: Sequence[str]) -> str:
+    return toml_string(texts[0]) if len(texts) == 1 else f"[{', '.join(map(toml_string, texts))}]"
+
+
 def _presence(suggestions: Mapping[str, str], messages: Sequence[MessageContext]) -> list[tuple[str, Sequence[str]]]:
     """Return a condition on the response_id if some messages have none, which are then no events."""
     for path, path_values in collect_paths(messages).items():
@@ -206,9 +210,7 @@ def source_sections(samples: Sequence[TopicSample], guesses: Sequence[GuessedSou
             lines += ['format = "native"', ""]
             continue
         if guess.conditions:
-            conditions = (
-                f"{toml_string(path)} = [{', '.join(map(toml_string, texts))}]" for path, texts in guess.conditions
-            )
+            conditions = (f"{toml_string(path)} = {_condition_value(texts)}" for path, texts in guess.conditions)
             lines.append(f"when = {{ {', '.join(conditions)} }}  # TODO: confirm; other messages are ignored")
         lines += [*field_lines(guess.event_type, guess.suggestions), ""]
     event_types: tuple[EventType, ...] = ("response", "feedback")
@@ -319,6 +321,8 @@ def _grade_lines(report: SampleReport) -> Iterator[str]:
     rules = {kind: '"score"' if kind in scored else "1" for kind in kinds}
     table = ", ".join(f"{toml_key(kind)} = {rule}" for kind, rule in rules.items())
     yield f"grades = {{ {table} }}  # TODO: confirm; kinds of feedback that are left out are not graded"
+    if not scored:
+        yield 'population = "all"  # TODO: confirm; the feedback is never negative, so responses without any count as 0'
     max_grade = max((math.ceil(report.scores[kind][1]) for kind in scored), default=1)
     if max_grade != _DEFAULT_GRADE:
         yield f"max_grade = {max_grade}  # TODO: the greatest grade"

@@ -409,8 +409,16 @@ def _metric_rows(
     displayed = [variant.students >= min_students for variant in variants]
     decays = list(metrics[0].decayed)
     table = []
+    over_all = [variant.metrics[name].mean_over_all for variant in variants]
+    has_unrated = any(variant.responses > metric.count for variant, metric in zip(variants, metrics, strict=True))
     for label, means, sizes in [
         ("All time", [metric.mean for metric in metrics], [float(metric.count) for metric in metrics]),
+        # Feedback that is always positive, such as clicks, gives every rated response the same success.
+        *(
+            [("Over all responses", over_all, [float(variant.responses) for variant in variants])]
+            if has_unrated and any(mean is not None for mean in over_all)
+            else []
+        ),
         *(
             (
                 decay_label(decay),
@@ -662,7 +670,8 @@ def experiment_footnotes(experiment: ExperimentSummary, now_ms: int, min_student
         )
     footnotes.append(
         "n is the number of responses behind a value; for weighted means, the effective number. Means are over rated "
-        "responses. Percentages are differences from the control; do not decide by them, but by the verdict."
+        "responses; over all responses, unrated ones are 0. Percentages are differences from the control; do not "
+        "decide by them, but by the verdict."
     )
     return footnotes
 

@@ -214,12 +214,22 @@ def test_suggested_paths_read_the_values_that_they_were_found_at() -> None:
     assert (report.sources[0].filled["response_id"], report.sources[0].filled["timestamp"]) == (1, 1)
 
 
-def test_only_required_fields_without_values_cause_suggestions() -> None:
+def test_only_mapped_fields_without_values_cause_suggestions() -> None:
     """A source that works has none; otherwise, optional fields are suggested as well."""
-    assert _report(_record("answers", ANSWER), sources=SOURCES).sources[0].suggest() == {}
+    assert _report(_record("answers", ANSWER, key=b"u1"), sources=SOURCES).sources[0].suggest() == {}
     broken = (response_source(fields={"variant": "payload.branch"}), feedback_source())
     suggestions = _report(_record("answers", ANSWER), sources=broken).sources[0].suggest()
     assert suggestions == {"variant": '"payload.arm"'}
+
+
+def test_mapped_optional_fields_without_any_value_are_named() -> None:
+    """A mistyped path of an optional field rejects nothing, so nothing else would show it."""
+    source = _report(_record("clicks", {**CLICK, "doc": "v1"}), sources=SOURCES).sources[1]
+    assert source.empty_optional_fields() == []
+    mistyped = (SOURCES[0], feedback_source(fields={"item_id": "dok", "user_id": "user"}))
+    source = _report(_record("clicks", {**CLICK, "doc": "v1"}), sources=mistyped).sources[1]
+    assert source.empty_optional_fields() == ["item_id"]
+    assert "item_id" in source.suggest()
 
 
 def test_headers_and_envelopes_have_paths() -> None:

@@ -512,6 +512,18 @@ class TestTable:
         assert "3 responses have no user id" in text
         assert max(map(len, text.splitlines())) <= 80
 
+    def test_means_over_all_responses_have_a_row_if_some_are_unrated(self) -> None:
+        """If feedback is always positive, all rated responses have the same success."""
+        metric = structs.replace(METRIC, mean=1.0, mean_over_all=0.651)
+        experiment = replace(
+            SUMMARY.experiments["ranker-v2"], variants={"control": replace(CONTROL, metrics={"success@5": metric})}
+        )
+        out = io.StringIO()
+        summary = replace(SUMMARY, experiments={"ranker-v2": experiment})
+        Console(file=out, width=120).print(render_summary(summary, now_ms=1_767_225_720_500))
+        (line,) = [line for line in out.getvalue().splitlines() if "Over all responses" in line]
+        assert "0.6510" in line
+
     def test_in_a_narrow_terminal_the_details_of_the_control_are_omitted_first(self) -> None:
         """The differences of treatments are the purpose of the table."""
         treatment = replace(CONTROL, metrics={"dcg@5": structs.replace(METRIC, mean=2.2336875)})
