@@ -283,14 +283,14 @@ class TestReplayCommand:
             eventually("a part is applied", lambda: client.exists(StoreKeys().newest_times), every_s=0.01)
         process.send_signal(signal.SIGINT)
         output = process.communicate(timeout=30)[1].decode()
-        first_lines = re.search(r"(\d+) lines", output)
+        first_lines = re.search(r"([\d,]+) lines", output)
         assert process.returncode == 130, output
         assert "stopped; the same command continues from here" in output
         second_process = ab_monitor("replay", "--config", config, lines)
-        remaining_lines = re.search(r"(\d+) lines", second_process.stderr)
+        remaining_lines = re.search(r"([\d,]+) lines", second_process.stderr)
         assert first_lines is not None
         assert remaining_lines is not None
-        assert int(first_lines[1]) + int(remaining_lines[1]) == 200_000
+        assert sum(int(lines[1].replace(",", "")) for lines in (first_lines, remaining_lines)) == 200_000
         assert status(config)["experiments"]["ranker"]["variants"]["treatment"]["responses"] == 200_000
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
