@@ -396,7 +396,7 @@ class TestRejectedRecords:
         line = next(line for line in finished_rebuild.stdout.splitlines() if "rejected" in line)
         assert line.startswith("4 records are rejected under this configuration (")
         assert "The active generation has read 3 of these records: " in line
-        assert line.endswith("1 records that the active generation has not read are in the dead-letter topic now.")
+        assert line.endswith("that the active generation has not read, 1 is in the dead-letter topic now.")
         assert harness.letters() == 2
 
 

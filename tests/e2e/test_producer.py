@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,13 @@ def _read_records(kafka: KafkaBroker, topic: str, count: int) -> list[tuple[str,
     records = [next(consumer) for _ in range(count)]
     consumer.close()
     return [(record.key.decode(), json.loads(record.value)) for record in records]
+
+
+@pytest.fixture
+def kafka() -> Iterator[KafkaBroker]:
+    """Yield a broker without other topics: the example writes to the default ones."""
+    with KafkaBroker() as broker:
+        yield broker
 
 
 def test_the_events_of_the_example_lead_to_correct_numbers(tmp_path: Path, kafka: KafkaBroker) -> None:

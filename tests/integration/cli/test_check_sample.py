@@ -21,6 +21,7 @@ url = "embedded:{folder}/store"
 [kafka]
 bootstrap_servers = "{bootstrap}"
 dead_letter_topic = "{name}.d"
+group_id = "{name}.group"
 [[experiments]]
 name = "ranker-v2"
 control = "control"
@@ -87,7 +88,7 @@ def test_a_mapping_that_works_is_proven_by_matched_feedback(kafka: KafkaBroker, 
     assert "ranker-v2 control 40 100.0 % declared" in lines
     assert not any("secret" in line for line in lines)
     with KafkaAdminClient(bootstrap_servers=kafka.bootstrap) as admin:
-        assert "ab-monitor" not in {group["group_id"] for group in admin.list_groups()}
+        assert f"{topics}.group" not in {group["group_id"] for group in admin.list_groups()}
 
 
 def test_a_wrong_path_ends_with_code_4_and_a_suggestion(kafka: KafkaBroker, topics: str, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from kafka import KafkaProducer
 
 from deploy.alerting.generate import GROUPS
-from deploy.alerting.operations import LATE, RECENT_STARTS, REJECTED_LONG, REJECTED_SHORT
+from deploy.alerting.operations import LATE, REJECTED_LONG, REJECTED_SHORT, SKIPPED_PAST, SKIPPED_SHORT, UNCOUNTED
 from deploy.alerting.product import BELOW_PAST, ERRORS_BELOW_CONTROL, ERRORS_BELOW_PAST, PAST
 from deploy.alerting.rules import SYSTEM, Addresses, Alert, Group, Recording, rendered_expr
 from deploy.alerting.traffic import PAST_SHARE
@@ -61,7 +61,9 @@ RULES_EMPTY_IN_A_DEMO = {
     REJECTED_SHORT: "no simulated event is rejected; shown in the scenarios of AbMonitorRejectsSevere",
     REJECTED_LONG: "no simulated event is rejected; shown in the scenarios of AbMonitorRejects",
     LATE: "simulated traffic is not late; shown in the scenarios of AbMonitorLateEvents",
-    RECENT_STARTS: "the demo starts once, before the first scrape; shown in the scenarios of AbMonitorRestarting",
+    SKIPPED_SHORT: "no simulated response is skipped; shown in the scenarios of AbMonitorSkipped",
+    SKIPPED_PAST: "no simulated response is skipped; shown in the scenarios of AbMonitorSkipped",
+    UNCOUNTED: "all simulated reactions count; shown in the scenarios of AbMonitorUncountedFeedback",
     "abmonitor_consumer_lag_seconds": NO_END,
     "abmonitor_lost_events_total": "a demo loses nothing; shown in the scenarios of AbMonitorLostEvents",
 }
