@@ -15,19 +15,16 @@ from __future__ import annotations
 
 from monitor.decoding.documents import Document, DocumentParser
 from monitor.decoding.framing import Framing, Headers
-from monitor.decoding.mapping import FieldReader, MessageContext, compile_path, describe_shape
+from monitor.decoding.mapping import MessageContext
 from monitor.decoding.record_decoder import (
     ANY_TOPIC,
     IGNORED_REASONS,
-    DecodedEvents,
     IgnoredReason,
     Record,
     RecordDecoder,
-    SourceDecoder,
 )
 from monitor.decoding.record_trace import RecordTrace, RecordTracer, event_json
 from monitor.decoding.sample_report import (
-    SampledRecord,
     SampleReport,
     SourceSample,
     Spread,
@@ -42,10 +39,8 @@ from monitor.decoding.suggestions import suggest_fields, toml_string
 __all__ = [
     "ANY_TOPIC",
     "IGNORED_REASONS",
-    "DecodedEvents",
     "Document",
     "DocumentParser",
-    "FieldReader",
     "Framing",
     "Headers",
     "IgnoredReason",
@@ -55,14 +50,10 @@ __all__ = [
     "RecordTrace",
     "RecordTracer",
     "SampleReport",
-    "SampledRecord",
     "SchemaRegistry",
-    "SourceDecoder",
     "SourceSample",
     "Spread",
     "build_sample_report",
-    "compile_path",
-    "describe_shape",
     "event_json",
     "experiment_sections",
     "find_undeclared_name",

@@ -3,8 +3,7 @@
 With the format `auto`, the first bytes and the headers decide:
 
 - Confluent framing: the type of the schema in the registry; without a registry, the data must be JSON
-- Avro's single-object encoding: the local Avro schema
-- anything else: the local Avro schema if there is one, otherwise JSON
+- anything else: JSON
 """
 
 from __future__ import annotations
@@ -70,13 +69,13 @@ class DocumentParser:
         self._registry = registry
         self._avro_schema = LocalAvroSchema.read(avro_schema_file) if avro_schema_file is not None else None
         self._expected_type = {"avro": "AVRO", "protobuf": "PROTOBUF"}.get(wire_format)
-        self._takes_json = wire_format == "json" or (self._expected_type is None and self._avro_schema is None)
+        self._takes_json = self._expected_type is None
         self._decode: Callable[[bytes, Headers], tuple[Any, Framing]]
         if wire_format == "json":
             self._decode = _decode_json
-        elif self._expected_type is None and self._avro_schema is None:
+        elif wire_format == "auto":
             self._decode = self._detect
-        elif self._avro_schema is not None and wire_format != "protobuf":
+        elif self._avro_schema is not None:
             self._decode = self._decode_local_avro
         elif registry is not None:
             self._decode = self._decode_registered

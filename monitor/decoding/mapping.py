@@ -21,7 +21,17 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from monitor.config import FieldMapping, FieldValue, ItemsMapping, Lookup, Path, SourceSettings, Step, value_text
+from monitor.config import (
+    FieldMapping,
+    FieldValue,
+    ItemsMapping,
+    Lookup,
+    Path,
+    SourceSettings,
+    Step,
+    event_fields,
+    value_text,
+)
 from monitor.decoding.json_objects import parse_json
 from monitor.errors import InvalidEvent
 from monitor.events import MAX_POSITION, WireFeedback, WireItem, WireResponse, parse_timestamp_ms
@@ -42,7 +52,6 @@ TRUE_WORDS: Final = frozenset({"true", "t", "yes", "y", "on", "up", "1"})
 FALSE_WORDS: Final = frozenset({"false", "f", "no", "n", "off", "down", "0"})
 _COMPOSITE_ROOTS: Final = ("element", "envelope")
 _DERIVED_ID_BYTES: Final = 16
-_REQUIRED_FIELDS: Final = frozenset({"response_id", "timestamp", "experiment", "variant", "feedback_id", "kind"})
 _MAX_INTEGER_BITS: Final = 128
 _MAX_SHOWN_NUMBER: Final = 9_999_999
 _TYPE_NAMES: Final[Mapping[type, str]] = {
@@ -118,7 +127,7 @@ def compile_path(path: Path) -> Getter:
     return lambda message: getattr(message, attribute)
 
 
-def _read_nothing(_message: MessageContext) -> None:
+def _read_no_value(_message: MessageContext) -> None:
     """Return None, for a field without paths."""
 
 
@@ -159,7 +168,7 @@ def _compile_steps(steps: Sequence[Step]) -> Callable[[Any], Any]:
     if not steps or not all(isinstance(step, str) for step in steps):
         return lambda value: _walk(value, steps)
 
-    first, *others = steps
+    first, *inner_steps = steps
 
     def read_member(value: Any) -> Any:
         try:
@@ -170,13 +179,13 @@ def _compile_steps(steps: Sequence[Step]) -> Callable[[Any], Any]:
     def read_inner_member(value: Any) -> Any:
         try:
             value = value[first]
-            for name in others:
+            for name in inner_steps:
                 value = value[name]
         except (KeyError, TypeError):
             return None
         return value
 
-    return read_inner_member if others else read_member
+    return read_inner_member if inner_steps else read_member
 
 
 def _walk(value: Any, steps: Sequence[Step]) -> Any:
@@ -294,7 +303,7 @@ class FieldReader:
         else:
             path, value = next(self._raw_values(message), (None, None))
             if path is not None and path.root != "timestamp":  # the record's time is in ms, whatever the cast is
-                value = self._convert_value(value)
+                value = _convert_value(self.name, value, self._mapping, self._convert, self._zone)
         if value is None:
             value = self._mapping.default
             if value is None:
@@ -331,21 +340,6 @@ class FieldReader:
         """Return the paths as they are in the configuration, joined by "or"."""
         return " or ".join(path.text for path in self._mapping.paths) or "constant"
 
-    def _convert_value(self, value: Any) -> FieldValue:
-        """Return the value of the field for a value of the message."""
-        values = self._mapping.values
-        if values:
-            text = value_text(value)
-            mapped = values.get(text, values.get("*")) if text is not None else None
-            if mapped is not None:
-                return mapped
-        try:
-            return self._convert(self.name, value, self._mapping.cast, self._zone)
-        except InvalidEvent as error:
-            if not values:
-                raise
-            raise InvalidEvent(error.reason, f"{error.detail}, or a value of the table `values`") from None
-
     def _derive_id(self, message: MessageContext) -> str | None:
         """Return the hash of the values at all paths, in hexadecimal digits; None if no path has a value."""
         texts: list[str | None] = []
@@ -364,6 +358,24 @@ class FieldReader:
 
 Converter = Callable[[str, Any, "str | None", "ZoneInfo | None"], FieldValue]
 """A function (field, value, cast, zone) → value of the field; raises `InvalidEvent`."""
+
+
+def _convert_value(
+    name: str, value: Any, mapping: FieldMapping, convert: Converter, zone: ZoneInfo | None
+) -> FieldValue:
+    """Return the value of a field for a value of the message, by the value map or else by the converter."""
+    values = mapping.values
+    if values:
+        text = value_text(value)
+        mapped = values.get(text, values.get("*")) if text is not None else None
+        if mapped is not None:
+            return mapped
+    try:
+        return convert(name, value, mapping.cast, zone)
+    except InvalidEvent as error:
+        if not values:
+            raise
+        raise InvalidEvent(error.reason, f"{error.detail}, or a value of the table `values`") from None
 
 
 def _to_text(name: str, value: Any, cast: str | None, _zone: ZoneInfo | None) -> str:
@@ -583,17 +595,8 @@ class ItemsReader:
         mapping = self._id_mapping
         for getter in self._id_getters:
             value = getter(element)
-            if not has_value(value):
-                continue
-            if not mapping.values:
-                if type(value) is str:
-                    return value
-            else:
-                text = value_text(value)
-                mapped = mapping.values.get(text, mapping.values.get("*")) if text is not None else None
-                if mapped is not None:
-                    return str(mapped)
-            return _to_text(f"items[{index}].item_id", value, mapping.cast, None)
+            if has_value(value):
+                return str(_convert_value(f"items[{index}].item_id", value, mapping, _to_text, None))
         paths = " or ".join(path.text for path in mapping.paths)
         raise InvalidEvent("missing_field", f"items[{index}].item_id: no value at {paths}")
 
@@ -635,12 +638,13 @@ class EventMapper:
         self._source = source
         self._elements = None if source.elements is None else compile_path(source.elements)
         own_id = f"{source.event_type}_id"
+        required_fields, _ = event_fields(source.event_type)
         self.readers = {
             name: FieldReader(
                 name,
                 mapping,
-                # A declared score without a value is no reaction with the score 1, as one without a declared score is.
-                is_required=name in _REQUIRED_FIELDS or name == "score",
+                # Feedback without a declared score has the score 1. A declared score that is absent is unknown.
+                is_required=name in required_fields or name == "score",
                 has_index=name == own_id
                 and self._elements is not None
                 and not any(path.depends_on_element for path in mapping.paths),
@@ -653,7 +657,7 @@ class EventMapper:
         if self._items is not None:
             reads["items"] = self._items.read
         self._reads = [
-            _with_default(reads.get(field.name, _read_nothing), field.default)
+            _with_default(reads.get(field.name, _read_no_value), field.default)
             for field in msgspec.structs.fields(self._event_class)
         ]
         """A function for each field of the event, in the order of the fields."""
@@ -743,6 +747,7 @@ def _with_default(read: Getter, default: Any) -> Getter:
 def _passes(message: MessageContext, filters: Sequence[tuple[Getter, frozenset[str] | None]]) -> bool:
     for getter, allowed in filters:
         value = getter(message)
-        if not has_value(value) if allowed is None else value_text(value) not in allowed:
+        passes = has_value(value) if allowed is None else value_text(value) in allowed
+        if not passes:
             return False
     return True

@@ -73,6 +73,11 @@ class RecordDecoder:
         """Whether the records have another format than the native one."""
         self.mapping_digest = mapping_digest(settings.kafka)
 
+    def close(self) -> None:
+        """Close the connections to the schema registry."""
+        if self.registry is not None:
+            self.registry.close()
+
     def partition_decoder(self, topic: str, partition: str) -> PartitionDecoder:
         """Return the decoder of a partition's records. A record without an event and without an error is ignored."""
         if topic == ANY_TOPIC:
@@ -102,10 +107,10 @@ class RecordDecoder:
         """Source → the decoder of its topics, if they have several sources."""
         for source in self.sources:
             topics = set(source.settings.topics)
-            neighbours = [other for other in self.sources if topics.intersection(other.settings.topics)]
-            if len(neighbours) > 1:
+            sources_of_same_topics = [other for other in self.sources if topics.intersection(other.settings.topics)]
+            if len(sources_of_same_topics) > 1:
                 topic_decoders[source] = _join_decoders(
-                    [other.partition_decoder(ANY_TOPIC, partition) for other in neighbours]
+                    [other.partition_decoder(ANY_TOPIC, partition) for other in sources_of_same_topics]
                 )
 
         def decode(record: Record, now_ms: int) -> DecodedEvents:

@@ -84,9 +84,10 @@ class Worker:
         self._snapshot_writer = snapshot_writer
         self._skipped_event_logger = skipped_event_logger
         self._source = source
+        self._decoder = RecordDecoder(settings)
         self._decode = partial(
             decode_records,
-            decoder=RecordDecoder(settings),
+            decoder=self._decoder,
             normalizer=normalizer,
             declared_variants={experiment.name: experiment.variants for experiment in settings.experiments},
         )
@@ -145,6 +146,7 @@ class Worker:
             log.info("stopped while paused")
         finally:
             self._writer.close()
+            self._decoder.close()
             if self._status_reporter is not None:
                 self._status_reporter.close()
 
