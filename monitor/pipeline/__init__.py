@@ -5,12 +5,15 @@
 - `watermark`, `watermark_alignment`: late events, and partitions that wait for the slowest partition
 - `retention`, `snapshot_writer`, `skipped_events`: deletion of expired data, hourly snapshots, skipped events
 - `arrival_counter`, `data_problems`: counts of arriving events, and sentences about events that do not count
+- `backfill`, `backfill_runner`: events from before the declaration of an experiment, applied beside the main loop
 - `telemetry`, `pauses`, `status_reporter`: metrics of the process, outages, the worker's record in the store
 """
 
 from __future__ import annotations
 
 from monitor.pipeline.arrival_counter import ArrivalCounter
+from monitor.pipeline.backfill import BackfillInterrupted, BackfillProgress, ExperimentBackfill
+from monitor.pipeline.backfill_runner import BackfillRunner, held_numbers
 from monitor.pipeline.commit_pipeline import ShardedWriter
 from monitor.pipeline.data_problems import DataProblem, ProblemKind
 from monitor.pipeline.retention import RetentionCleaner
@@ -24,7 +27,11 @@ from monitor.pipeline.worker import Worker
 __all__ = [
     "PROCESS_METRICS",
     "ArrivalCounter",
+    "BackfillInterrupted",
+    "BackfillProgress",
+    "BackfillRunner",
     "DataProblem",
+    "ExperimentBackfill",
     "ExportedMetric",
     "ProblemKind",
     "RetentionCleaner",
@@ -35,5 +42,6 @@ __all__ = [
     "Telemetry",
     "WatermarkTracker",
     "Worker",
+    "held_numbers",
     "read_data_problems",
 ]

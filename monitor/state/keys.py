@@ -13,6 +13,11 @@ number of the commit that last changed the member's record.
     definitions                     hash: experiment → JSON with its number and definitions (first shard)
     horizons                        hash: number of an experiment → how long its rows may change, in ms (first shard)
     positions                       hash: topic:partition → `Position`
+    backfill_targets:e              hash: topic:partition → `Position` at which the workers have begun to count e
+    backfill_positions:e            hash: topic:partition → `Position` up to which a backfill has applied records to e;
+                                    its newest_ms is the time from which on the partition is complete (0: always)
+    backfills                       hash: e → JSON, see `monitor.state.backfills` (first shard)
+    backfill_lease:e                name of the process that backfills e (first shard)
     events_lost                     hash: topic:partition → events that Kafka deleted before they were applied;
                                     `REBUILD_LOSS_PREFIX` topic:partition → events that a rebuild did not find in Kafka;
                                     experiment/variant → responses that a rebuild did not find
@@ -162,6 +167,19 @@ class StoreKeys:
     @property
     def positions(self) -> bytes:
         return self.prefix + b"positions"
+
+    def backfill_targets(self, experiment: int) -> bytes:
+        return b"%bbackfill_targets:%d" % (self.prefix, experiment)
+
+    def backfill_positions(self, experiment: int) -> bytes:
+        return b"%bbackfill_positions:%d" % (self.prefix, experiment)
+
+    @property
+    def backfills(self) -> bytes:
+        return self.prefix + b"backfills"
+
+    def backfill_lease(self, experiment: int) -> bytes:
+        return b"%bbackfill_lease:%d" % (self.prefix, experiment)
 
     @property
     def events_lost(self) -> bytes:
