@@ -18,7 +18,7 @@ from monitor.clock import DAY_MS, HOUR_MS, wall_clock
 from monitor.config import DecaySpec, ExperimentSettings, KafkaSettings, MetricSpec, Settings, StoreSettings
 from monitor.engine import EventNormalizer, Experiment, IdHasher
 from monitor.pipeline import backfill as backfill_module
-from monitor.pipeline.backfill import BackfillInterrupted, BackfillProgress, ExperimentBackfill
+from monitor.pipeline.backfill import BackfillProgress, ExperimentBackfill
 from monitor.pipeline.commit_pipeline import ShardedWriter
 from monitor.pipeline.retention import RetentionCleaner
 from monitor.pipeline.skipped_events import SkippedEventLogger
@@ -413,6 +413,24 @@ def test_neither_responses_nor_pending_feedback_expire_before_the_backfill_is_co
     with deployment.worker({1: KEPT_A, 2: KEPT_B}):
         topics.write(make_events(4, 50, START + 31 * DAY_MS, "fourth"))
         deployment.wait_until_applied(topics.end_offsets())
+    assert deployment.dump(1, 2) == _undisturbed(redis_server, topics, {1: KEPT_A, 2: KEPT_B}, 1, 2)
+
+
+def test_feedback_that_has_expired_without_a_response_is_applied_by_the_backfill(
+    kafka_python_topics: Topics, redis_server: RedisServer
+) -> None:
+    """Before the declaration, workers deleted the feedback, because they had skipped the response."""
+    topics = kafka_python_topics
+    deployment = Deployment(redis_server, 0, topics.kafka)
+    shard = deployment.store.first_shard
+    for events in (FIRST_EVENTS, EVENTS_AFTER_A_MONTH, make_events(4, 50, START + 31 * DAY_MS, "fourth")):
+        topics.write(events)
+        with deployment.worker({1: KEPT_A}):
+            deployment.wait_until_applied(topics.end_offsets())
+            if events is not FIRST_EVENTS:
+                eventually("feedback expires", lambda: shard.client.exists(shard.keys.feedback_unmatched))
+    deployment.declare(2)
+    deployment.backfill(2, {1: KEPT_A, 2: KEPT_B})
     assert deployment.dump(1, 2) == _undisturbed(redis_server, topics, {1: KEPT_A, 2: KEPT_B}, 1, 2)
 
 
