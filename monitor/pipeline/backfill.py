@@ -37,8 +37,8 @@ _BATCH_RECORDS: Final = 1000
 """Small, so that a commit rarely changes a row that a worker has read, and never delays the commits of workers long."""
 _REST_RATIO: Final = 1.5
 """The backfill rests after each batch for this multiple of the batch's time, so that live consumption has priority."""
-_SECOND_PASS_PREFIX: Final = "feedback of "
-"""Begins the names of positions of the second pass, if a topic has both responses and feedback."""
+_FEEDBACK_PREFIX: Final = "feedback of "
+"""Begins the names of positions of feedback in topics that also have responses."""
 _NO_POSITION: Final = Position(0)
 
 
@@ -159,7 +159,7 @@ class ExperimentBackfill:
             if has_responses:
                 yield _PartitionPass(partition, "response", partition, target)
             if has_feedback:
-                name = f"{_SECOND_PASS_PREFIX}{partition}" if has_responses else partition
+                name = f"{_FEEDBACK_PREFIX}{partition}" if has_responses else partition
                 yield _PartitionPass(partition, "feedback", name, target)
 
     def _begin_passes(self, event_type: EventType) -> bool:

@@ -146,7 +146,8 @@ class BackfillRunner:
         except BackfillInterrupted as reason:
             log.info("backfill interrupted experiment=%s reason=%s", self._names[number], reason)
         except DependencyUnavailable as error:
-            log.warning("backfill waits experiment=%s error=%s", self._names[number], error)
+            # The worker waits for the same dependency, and logs the outage.
+            log.debug("backfill waits experiment=%s error=%s", self._names[number], error)
         except Exception as error:  # noqa: BLE001  no error of a backfill may end the process
             self._record_failure(store, number, error)
         finally:

@@ -26,7 +26,7 @@ from monitor.pipeline.snapshot_writer import SnapshotWriter
 from monitor.pipeline.telemetry import Telemetry
 from monitor.pipeline.watermark import WatermarkTracker
 from monitor.pipeline.worker import Worker
-from monitor.sources import KafkaSource
+from monitor.sources import HistoryReader, KafkaSource
 from monitor.state import PENDING_FEEDBACK, ShardedStore, StoreReader, initialize_store
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer
@@ -112,7 +112,7 @@ class Topics:
 
     def end_offsets(self) -> dict[str, int]:
         """Return the end offset of each partition."""
-        with closing(backfill_module.HistoryReader(self.kafka)) as reader:
+        with closing(HistoryReader(self.kafka)) as reader:
             names = [f"{topic}:{number}" for topic in self.kafka.topics for number in range(PARTITIONS)]
             return reader._admin.list_offsets(names, -1)
 
