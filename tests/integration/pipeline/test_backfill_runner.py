@@ -49,7 +49,8 @@ class Bench:
     now_ms: int = 1_000_000
 
     def __post_init__(self) -> None:
-        self.store = StoreBench(self.server).store
+        store_bench = StoreBench(self.server)
+        self.store, self.settings = store_bench.store, store_bench.settings
         self.telemetry = Telemetry()
         bench = self
 
@@ -76,10 +77,9 @@ class Bench:
     @contextmanager
     def running(self, on_complete: Callable[[int, int | None], None] | None = None) -> Iterator[BackfillRunner]:
         """Run the backfills while the block runs."""
-        settings = StoreBench(self.server).settings
         experiments = [Experiment(number, replace(EXPERIMENT, name=f"e{number}")) for number in (1, 2)]
         runner = BackfillRunner(
-            settings=settings,
+            settings=self.settings,
             experiments=experiments,
             unfinished=sorted(self.attempts),
             superseded_numbers=frozenset(),
