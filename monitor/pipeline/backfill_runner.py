@@ -103,9 +103,8 @@ class BackfillRunner:
         self._next_write_s = self._next_renewal_s = 0.0
 
     def start(self) -> None:
-        """Start the thread, unless no backfill is unfinished."""
-        if self._unfinished:
-            self._thread.start()
+        """Start the thread. Without unfinished backfills, it only sets the metrics to the stored states, and ends."""
+        self._thread.start()
 
     def stop(self) -> None:
         """End the thread after its current batch, and wait for at most ten seconds."""
@@ -119,6 +118,8 @@ class BackfillRunner:
 
     def _run(self) -> None:
         with closing(self._base_store.reconnect()) as store:
+            with suppress(AbMonitorError):
+                self._refresh_states(store)
             while self._unfinished and not self._stop.is_set():
                 for number in list(self._unfinished):
                     if self._stop.is_set():

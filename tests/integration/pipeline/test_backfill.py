@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from kafka import KafkaAdminClient, TopicPartition
 
 from monitor.clock import DAY_MS, HOUR_MS, wall_clock
 from monitor.config import DecaySpec, ExperimentSettings, KafkaSettings, MetricSpec, Settings, StoreSettings
+from monitor.config.loading import parse_settings
 from monitor.engine import EventNormalizer, Experiment, IdHasher
 from monitor.pipeline import backfill as backfill_module
 from monitor.pipeline.backfill import BackfillProgress, ExperimentBackfill
@@ -102,10 +104,10 @@ class Topics:
             producer.init_transactions(30)
             producer.begin_transaction()
         for kind, user, fields in events:
-            topic = self.kafka.responses_topic if kind == "response" else self.kafka.feedback_topic
-            producer.produce(
-                topic, json.dumps(fields).encode(), partition=int(user[1:]) % PARTITIONS, timestamp=fields["timestamp"]
-            )
+            (topic, *_) = self.kafka.topics_of("response" if kind == "response" else "feedback")
+            payload = json.dumps({**fields, "type": kind} if self.kafka.sources else fields).encode()
+            number = int(user[1:]) % PARTITIONS
+            producer.produce(topic, payload, partition=number, timestamp=fields["timestamp"])
         assert producer.flush(30) == 0
         if transaction is not None:
             producer.commit_transaction(30)
@@ -268,6 +270,51 @@ def kafka_python_topics(kafka: KafkaBroker) -> Topics:
     return _create_topics(kafka, "kafka-python")
 
 
+MIXED_SOURCES = """
+[[experiments]]
+name = "a"
+control = "control"
+variants = { control = 0.5, treatment = 0.5 }
+[[kafka.sources]]
+topics = ["TOPIC"]
+event = "response"
+when = { type = ["response"] }
+[kafka.sources.fields]
+response_id = "response_id"
+timestamp = "timestamp"
+experiment = "experiment"
+variant = "variant"
+user_id = "user_id"
+latency_ms = "latency_ms"
+items = { each = "items", item_id = "item_id", position = "position" }
+[[kafka.sources]]
+topics = ["TOPIC"]
+event = "feedback"
+when = { type = ["feedback"] }
+[kafka.sources.fields]
+feedback_id = "feedback_id"
+response_id = "response_id"
+timestamp = "timestamp"
+kind = "kind"
+item_id = "item_id"
+user_id = "user_id"
+score = "score"
+"""
+"""Both types of events in one topic."""
+
+
+@pytest.fixture(params=[("kafka-python", "two topics"), ("kafka-python", "one topic"), ("confluent", "one topic")])
+def any_topics(request: pytest.FixtureRequest, kafka: KafkaBroker) -> Topics:
+    """Return new topics, or one new topic with both types of events."""
+    client, topic_count = request.param
+    topics = _create_topics(kafka, client)
+    if topic_count == "two topics":
+        return topics
+    text = MIXED_SOURCES.replace("TOPIC", topics.kafka.responses_topic)
+    sources = parse_settings(tomllib.loads(text), {}).kafka.sources
+    return Topics(replace(topics.kafka, sources=sources))
+
+
 def _create_topics(kafka: KafkaBroker, client: Any) -> Topics:
     name = f"backfill-{random.randrange(1 << 40):x}"
     settings = KafkaSettings(kafka.bootstrap, f"{name}.r", f"{name}.f", f"{name}.d", group_id=name, client=client)
@@ -417,10 +464,10 @@ def test_neither_responses_nor_pending_feedback_expire_before_the_backfill_is_co
 
 
 def test_feedback_that_has_expired_without_a_response_is_applied_by_the_backfill(
-    kafka_python_topics: Topics, redis_server: RedisServer
+    any_topics: Topics, redis_server: RedisServer
 ) -> None:
     """Before the declaration, workers deleted the feedback, because they had skipped the response."""
-    topics = kafka_python_topics
+    topics = any_topics
     deployment = Deployment(redis_server, 0, topics.kafka)
     shard = deployment.store.first_shard
     for events in (FIRST_EVENTS, EVENTS_AFTER_A_MONTH, make_events(4, 50, START + 31 * DAY_MS, "fourth")):
