@@ -84,6 +84,16 @@ def read_skipped_fields(store: StoreShard) -> set[bytes]:
         return set(store.client.hkeys(store.keys.events_skipped))
 
 
+def delete_skipped_responses(store: ShardedStore, experiment: str, id_hasher: IdHasher) -> None:
+    """Delete the count of the responses of an experiment, because a backfill has applied them."""
+    field = skipped_responses_field(experiment, id_hasher)
+    with translating_errors(store.settings):
+        for shard in store:
+            deletion = store.client.pipeline(transaction=True)
+            deletion.hdel(shard.keys.events_skipped, field).hdel(shard.keys.experiments_skipped, field)
+            deletion.hdel(shard.keys.newest_times, _newest_time_field(field), _oldest_time_field(field)).execute()
+
+
 class SkippedEventTotals:
     """Counts of skipped events, summed over the shards."""
 
