@@ -154,8 +154,9 @@ class ConfluentConsumer:
 
         self._consumer.subscribe(list(topics), on_assign=assign, on_revoke=revoke)
 
-    def assign(self, partitions: Collection[str]) -> None:
-        self._assigned, self._positions = set(partitions), {}
+    def assign(self, offsets: Mapping[str, int]) -> None:
+        self._assigned, self._positions, self._paused = set(offsets), {}, set()
+        self.seek(offsets)
 
     def assignment(self) -> Collection[str]:
         return self._assigned

@@ -42,8 +42,11 @@ class Consumer(Protocol):
     def subscribe(self, topics: Sequence[str], on_assign: Callable[[Collection[str]], None]) -> None:
         """Join the group. After each rebalance, any thread may call `on_assign` with all assigned partitions."""
 
-    def assign(self, partitions: Collection[str]) -> None:
-        """Read the partitions, each after its first `seek`, without joining the group; instead of `subscribe`."""
+    def assign(self, offsets: Mapping[str, int]) -> None:
+        """Read only the given partitions, from the given offsets on, without joining the group.
+
+        Called instead of `subscribe`, possibly several times. No partition is paused afterwards.
+        """
 
     def assignment(self) -> Collection[str]:
         """Return the partitions that are assigned to the member."""

@@ -196,6 +196,26 @@ def test_seek_to_a_deleted_offset_raises_offset_out_of_range(settings: KafkaSett
         assert [record.offset for record in member.read(4, first)] == [6, 7, 8, 9]
 
 
+def test_partitions_can_be_read_without_joining_the_group(settings: KafkaSettings) -> None:
+    """The members of the group keep their partitions, also those with the same static id."""
+    first, second, _ = _partitions(settings)
+    _write(settings, [b"a", b"b"])
+    _write(settings, [b"c"], partition=1)
+    static_settings = replace(settings, group_instance_id="static")
+    with _joined(static_settings) as member:
+        consumer = create_consumer(static_settings)
+        reader = Member.__new__(Member)
+        reader.consumer = consumer
+        for partition, offset in ((first, 1), (second, 0), (first, 0)):
+            consumer.assign({partition: offset})
+            assert set(consumer.assignment()) == {partition}
+            assert reader.read(1, partition)[0].offset == offset
+            consumer.pause([partition])
+        consumer.close({})
+        member.assert_no_records()
+        assert member.assignments == [set(_partitions(settings))]
+
+
 def _commit_while_running(member: Member, offsets: dict[str, int]) -> None:
     member.consumer.commit_group_offsets(offsets)
 
