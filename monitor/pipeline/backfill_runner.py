@@ -169,8 +169,12 @@ class BackfillRunner:
             stop=self._stop,
             on_progress=lambda progress: self._record_progress(store, number, progress),
         )
-        with closing(backfill):
+        try:
             progress = backfill.run()
+        finally:
+            # While Kafka is unavailable, closing may fail, too.
+            with suppress(Exception):
+                backfill.close()
         self._write_state(store, number, self._state_of(number, "complete", progress))
         delete_skipped_responses(store, self._names[number], self._id_hasher)
         self._on_complete(number, progress.complete_since_ms)

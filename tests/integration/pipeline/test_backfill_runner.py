@@ -64,7 +64,8 @@ class Bench:
                 return (attempts.pop(0) if len(attempts) > 1 else attempts[0])(self._on_progress)
 
             def close(self) -> None:
-                """Close nothing."""
+                """Fail, as a client may that has lost its connection."""
+                raise OSError("not connected")
 
         for name, value in (("_CHECK_INTERVAL_S", 0.0), ("_PROGRESS_INTERVAL_S", 0.01), ("_LEASE_RENEWAL_S", 0.0)):
             self.monkeypatch.setattr(backfill_runner, name, value)
