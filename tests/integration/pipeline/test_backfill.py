@@ -19,6 +19,7 @@ from monitor.clock import DAY_MS, HOUR_MS, wall_clock
 from monitor.config import DecaySpec, ExperimentSettings, KafkaSettings, MetricSpec, Settings, StoreSettings
 from monitor.config.loading import parse_settings
 from monitor.engine import EventNormalizer, Experiment, IdHasher
+from monitor.engine.row_codec import decode_response_row
 from monitor.pipeline import backfill as backfill_module
 from monitor.pipeline.backfill import BackfillProgress, ExperimentBackfill
 from monitor.pipeline.backfill_runner import BackfillRunner
@@ -245,6 +246,16 @@ class Deployment:
             )
         ) as backfill:
             return backfill.run()
+
+    def response_rows(self, number: int) -> list[bytes]:
+        """Return the names of the rows of the experiment's responses."""
+        client = self.store.client
+        return [
+            key.removeprefix(shard.keys.response_row(b""))
+            for shard in self.store
+            for key in client.scan_iter(shard.keys.response_row(b"*"))
+            if decode_response_row(client.get(key)).variant_key >> 8 == number
+        ]
 
     def dump(self, *numbers: int) -> Dump:
         """Return the aggregates of the experiments, and their data quality."""
@@ -551,6 +562,33 @@ def test_a_redefined_experiment_is_filled_under_its_new_number_and_the_old_sums_
         deployment.wait_until_applied(topics.end_offsets())
     assert deployment.dump(1) == old_aggregates
     assert deployment.dump(2, 3) == _undisturbed(redis_server, topics, settings, 2, 3)
+
+
+def test_rows_that_have_left_a_superseded_number_do_not_expire_with_it(
+    kafka_python_topics: Topics, redis_server: RedisServer
+) -> None:
+    """The lists of the old number still name these rows."""
+    topics = kafka_python_topics
+    deployment = Deployment(redis_server, 0, topics.kafka)
+    topics.write(FIRST_EVENTS)
+    with deployment.worker({1: KEPT_A}):
+        deployment.wait_until_applied(topics.end_offsets())
+    row_count = len(deployment.response_rows(1))
+    deployment.declare(3)
+    superseded_numbers = frozenset({1})
+    deployment.backfill(3, {3: REDEFINED_A}, superseded_numbers=superseded_numbers)
+    assert (len(deployment.response_rows(1)), len(deployment.response_rows(3))) == (0, row_count)
+    keys = deployment.store.first_shard.keys
+    with deployment.worker({3: REDEFINED_A}, superseded_numbers=superseded_numbers, held=["3", PENDING_FEEDBACK]):
+        topics.write(EVENTS_AFTER_A_MONTH)
+
+        def has_expired_hours() -> bool:
+            fields = deployment.store.client.hkeys(keys.expiry_hours)
+            return not any(field.startswith(b"1:") for field in fields)
+
+        eventually("all hours of the old number have expired", has_expired_hours)
+    first_rows = [name for name in deployment.response_rows(3) if name.startswith(b"first")]
+    assert len(first_rows) == row_count
 
 
 def test_an_experiment_is_complete_from_the_first_record_on_that_kafka_still_has(
