@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast, get_args
 
 from monitor import __version__
@@ -14,7 +13,7 @@ from monitor.analysis import ReviewRanking
 from monitor.clock import Clock
 from monitor.config import ExperimentSettings, Settings, config_digest, parse_choice, parse_integer
 from monitor.engine import EventNormalizer, Experiment, IdHasher
-from monitor.export import RecentHealth, attention_json, rating_scale, read_health, worst_items_json
+from monitor.export import RecentHealth, ServiceHealth, attention_json, rating_scale, read_health, worst_items_json
 from monitor.pipeline import (
     ArrivalCounter,
     RetentionCleaner,
@@ -33,6 +32,7 @@ from monitor.state import (
     StoreReader,
     connect_active_generation,
     initialize_store,
+    mark_initialized,
     read_service_records,
     running_store_server,
 )
@@ -48,7 +48,7 @@ _MAX_COUNT_DIGITS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class WritableStore:
-    """An open store in which the experiments of the settings are registered."""
+    """An open store with its declared experiments."""
 
     shards: ShardedStore
     """The connection of the worker."""
@@ -59,15 +59,86 @@ class WritableStore:
 
 @contextmanager
 def open_writable_store(settings: Settings, clock: Clock) -> Iterator[WritableStore]:
-    """Yield the store of the settings after registering the experiments; raises the errors of `initialize_store`."""
+    """Yield the store of the settings after declaring the experiments; raises the errors of `initialize_store`."""
+    with open_store_connections(settings) as (shards, reader_shards):
+        metadata = initialize_store(shards, settings)
+        yield WritableStore(shards, StoreReader(reader_shards, settings, metadata.numbers, clock), metadata)
+
+
+@contextmanager
+def open_store_connections(settings: Settings) -> Iterator[tuple[ShardedStore, ShardedStore]]:
+    """Yield two connections to the active generation: for the worker's thread, and for readers in other threads."""
     gc.set_threshold(GC_THRESHOLD)
     with (
         running_store_server(settings.store) as store_settings,
         closing(connect_active_generation(store_settings)) as shards,
+        closing(shards.reconnect()) as reader_shards,
     ):
-        metadata = initialize_store(shards, settings)
-        with closing(shards.reconnect()) as reader_shards:
-            yield WritableStore(shards, StoreReader(reader_shards, settings, metadata.numbers, clock), metadata)
+        yield shards, reader_shards
+
+
+class Service:
+    """The worker, the reader and the settings of a running service. All three change with the declared experiments."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        connections: tuple[ShardedStore, ShardedStore],
+        source: Source,
+        telemetry: Telemetry,
+        clock: Clock,
+        *,
+        accepts_rejected_backlog: bool = False,
+    ) -> None:
+        self._file_settings = settings
+        self._shards, self._reader_shards = connections
+        self._source = source
+        self._telemetry = telemetry
+        self._clock = clock
+        self._accepts_rejected_backlog = accepts_rejected_backlog
+        self._worker: Worker | None = None
+        self._is_stopping = False
+        self.reader: StoreReader
+
+    def adopt(self, metadata: StoreMetadata) -> Worker:
+        """Return a new worker for the declared experiments; the worker before must have ended."""
+        if self._worker is not None:
+            self._accepts_rejected_backlog = self._worker.accepts_rejected_backlog
+        mark_initialized(self._shards, metadata.declared_set)
+        declared = metadata.declared_set
+        counted = tuple(experiment.settings for experiment in declared.counted)
+        served = [experiment.served for experiment in declared.experiments]
+        served_settings = replace(self._file_settings, experiments=tuple(definition.settings for definition in served))
+        numbers = {definition.settings.name: definition.number for definition in served}
+        self.reader = StoreReader(self._reader_shards, served_settings, numbers, self._clock)
+        self._worker = create_worker(
+            replace(self._file_settings, experiments=counted),
+            WritableStore(self._shards, self.reader, metadata),
+            self._source,
+            self._telemetry,
+            self._file_settings.kafka.topic_labels,
+            self._clock,
+            belongs_to_service=True,
+            accepts_rejected_backlog=self._accepts_rejected_backlog,
+            is_restart=self._worker is not None,
+        )
+        if self._is_stopping:
+            self._worker.stop()
+        return self._worker
+
+    def stop(self) -> None:
+        """Make the worker stop after its batch."""
+        self._is_stopping = True
+        if self._worker is not None:
+            self._worker.stop()
+
+    def readiness(self) -> Sequence[str]:
+        """Return the reasons why the worker is not ready; empty if ready."""
+        return self._worker.readiness() if self._worker is not None else ("starting",)
+
+    def data_problems(self) -> Sequence[str]:
+        """Return sentences about events that do not count."""
+        return self._worker.data_problems() if self._worker is not None else ()
 
 
 def create_worker(
@@ -80,6 +151,7 @@ def create_worker(
     *,
     belongs_to_service: bool = False,
     accepts_rejected_backlog: bool = False,
+    is_restart: bool = False,
 ) -> Worker:
     """Return a worker that applies the events of the source to the store.
 
@@ -100,7 +172,8 @@ def create_worker(
         normalizer=EventNormalizer(experiments, id_hasher),
         writer=ShardedWriter(experiments, id_hasher, store.shards, arrival_counter=arrival_counter),
         watermark_tracker=WatermarkTracker(
-            store.metadata.horizons_ms, min(map(_max_unconfirmed_advance_ms, settings.experiments))
+            store.metadata.horizons_ms,
+            min(map(_max_unconfirmed_advance_ms, settings.experiments), default=_MIN_UNCONFIRMED_ADVANCE_MS),
         ),
         retention_cleaners=[
             RetentionCleaner(shard, experiments, feedback_topic=feedback_topic, clock=clock) for shard in store.shards
@@ -116,6 +189,7 @@ def create_worker(
         if belongs_to_service
         else None,
         accepts_rejected_backlog=accepts_rejected_backlog,
+        is_restart=is_restart,
     )
 
 
@@ -127,7 +201,7 @@ def _max_unconfirmed_advance_ms(experiment: ExperimentSettings) -> int:
 @contextmanager
 def serve_http(
     settings: Settings,
-    reader: StoreReader,
+    current_reader: Callable[[], StoreReader],
     telemetry: Telemetry,
     readiness: Callable[[], Sequence[str]],
     clock: Clock,
@@ -135,16 +209,21 @@ def serve_http(
 ) -> Iterator[HttpServer]:
     """Serve the HTTP endpoints while the block runs, and yield the server.
 
-    `readiness` and `data_problems` are those of the worker.
+    `current_reader` returns the reader of the experiments that are declared at the time of a request. `readiness` and
+    `data_problems` are those of the worker.
     """
-    recent_health = RecentHealth(lambda: read_health(reader, settings, reader.read_summary(), clock()))
+
+    def read_current_health() -> ServiceHealth:
+        reader = current_reader()
+        return read_health(reader, settings, reader.read_summary(), clock())
+
     endpoints = HttpEndpoints(
-        read_summary=reader.read_summary,
-        read_history=reader.read_verdict_history,
-        read_items=partial(answer_items_request, reader),
+        read_summary=lambda as_of_ms: current_reader().read_summary(as_of_ms),
+        read_history=lambda experiment: current_reader().read_verdict_history(experiment),
+        read_items=lambda path, query: answer_items_request(current_reader(), path, query),
         process_registry=telemetry.registry,
-        read_health=recent_health.read,
-        read_starts=lambda: read_service_records(reader.store).starts,
+        read_health=RecentHealth(read_current_health).read,
+        read_starts=lambda: read_service_records(current_reader().store).starts,
         readiness_problems=readiness,
         data_problems=data_problems,
         display=settings.display,

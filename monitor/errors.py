@@ -124,6 +124,10 @@ class IncompatibleStore(UnusableStore):
     """The stored aggregates have another schema, other definitions, or another generation than this process uses."""
 
 
+class ExperimentsChanged(UnusableStore):
+    """The store has another version of the set of declared experiments than this process uses."""
+
+
 class CorruptStore(UnusableStore):
     """Stored data is missing or damaged."""
 

@@ -6,19 +6,20 @@ import argparse
 import logging
 import os
 import shlex
+import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from monitor.app import create_worker, open_writable_store, serve_http
+from monitor.app import Service, open_store_connections, serve_http
 from monitor.cli.command_io import ACCEPT_REJECTED_VARIABLE, load_command_settings
 from monitor.cli.signals import stop_on_signals
 from monitor.clock import wall_clock
 from monitor.config import experiment_warnings
 from monitor.errors import AbMonitorError, ConfigError, InputRejected
-from monitor.pipeline import Telemetry
+from monitor.pipeline import ExperimentRegistry, Telemetry
 from monitor.sources import KafkaSource
 from monitor.state import Failure, ShardedStore, count_start, read_server_warnings, record_failure
 
@@ -52,30 +53,32 @@ def run(arguments: argparse.Namespace) -> int:
         settings = load_command_settings(arguments)
         kafka = settings.kafka
         accepts_rejected = arguments.accept_rejected or _is_accept_variable_set()
-        store = stack.enter_context(open_writable_store(settings, wall_clock))
-        count_start(store.shards)
-        stack.enter_context(_recorded_failure(store.shards))
-        for warning in (*experiment_warnings(settings.experiments), *read_server_warnings(store.shards)):
-            log.warning("unsafe setting reason=%s", warning)
-        source = KafkaSource(kafka)
-        stack.callback(source.close)
-        worker = create_worker(
-            settings,
-            store,
-            source,
-            telemetry,
-            kafka.topic_labels,
-            wall_clock,
-            belongs_to_service=True,
-            accepts_rejected_backlog=accepts_rejected,
-        )
-        stop_service = worker.stop
-        server = stack.enter_context(
-            serve_http(settings, store.reader, telemetry, worker.readiness, wall_clock, worker.data_problems)
-        )
-        log.info("serving url=%s", server.url)
-        with _explained_rejection(arguments.config):
-            worker.run()
+        connections = stack.enter_context(open_store_connections(settings))
+        origin = f"{arguments.config} on {socket.gethostname()}:{os.getpid()}"
+        with closing(connections[0].reconnect()) as registry_store:
+            registry = ExperimentRegistry(registry_store, settings, origin, wall_clock)
+            count_start(registry_store)
+            stack.enter_context(_recorded_failure(connections[1]))
+            for warning in (*experiment_warnings(settings.experiments), *read_server_warnings(registry_store)):
+                log.warning("unsafe setting reason=%s", warning)
+            source = KafkaSource(kafka)
+            stack.callback(source.close)
+            service = Service(
+                settings, connections, source, telemetry, wall_clock, accepts_rejected_backlog=accepts_rejected
+            )
+            stop_service = service.stop
+            worker = service.adopt(registry.metadata)
+            server = stack.enter_context(
+                serve_http(
+                    settings, lambda: service.reader, telemetry, service.readiness, wall_clock, service.data_problems
+                )
+            )
+            log.info("serving url=%s", server.url)
+            with _explained_rejection(arguments.config):
+                worker.run()
+                while worker.have_experiments_changed:
+                    worker = service.adopt(registry.synchronize())
+                    worker.run()
     return 0
 
 

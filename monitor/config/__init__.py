@@ -4,12 +4,30 @@
   `line_numbers`: the lines of its keys
 - `experiments`, `criteria`: parsers of an experiment's table. `definitions`: the settings that stored sums depend on
 - `sources`, `paths`: parsers of `[[kafka.sources]]` and of its paths
-- `digest`: a digest of all settings
+- `digest`: a digest of all settings. `declared_set`: the versioned set of declared experiments
 - `values`: parsers of single values. `validation`: checks of settings that depend on each other
 """
 
 from __future__ import annotations
 
+from monitor.config.declared_set import (
+    DeclaredChange,
+    DeclaredExperiment,
+    DeclaredSet,
+    Definition,
+    add_file_experiments,
+    archive_experiment,
+    compare_file,
+    complete_backfill,
+    declare_experiment,
+    decode_declared_set,
+    definition_changes,
+    definitions_json,
+    encode_declared_set,
+    experiments_digest,
+    remove_experiment,
+    replace_file_experiments,
+)
 from monitor.config.definitions import aggregate_definitions, definition_differences
 from monitor.config.digest import config_digest, mapping_digest
 from monitor.config.experiments import MAX_GAIN, MAX_NAME_LENGTH, experiment_warnings, parse_metric_specs
@@ -73,6 +91,10 @@ __all__ = [
     "AllocationSettings",
     "DecaySpec",
     "DecisionSettings",
+    "DeclaredChange",
+    "DeclaredExperiment",
+    "DeclaredSet",
+    "Definition",
     "DisplaySettings",
     "DriftSettings",
     "EnvelopeMode",
@@ -101,11 +123,21 @@ __all__ = [
     "Step",
     "StoreSettings",
     "WireFormat",
+    "add_file_experiments",
     "aggregate_definitions",
+    "archive_experiment",
+    "compare_file",
+    "complete_backfill",
     "config_digest",
+    "declare_experiment",
+    "decode_declared_set",
+    "definition_changes",
     "definition_differences",
+    "definitions_json",
+    "encode_declared_set",
     "event_fields",
     "experiment_warnings",
+    "experiments_digest",
     "is_proportion",
     "load_settings",
     "mapping_digest",
@@ -117,6 +149,8 @@ __all__ = [
     "parse_metric_specs",
     "parse_settings",
     "read_lines",
+    "remove_experiment",
+    "replace_file_experiments",
     "similar_name",
     "value_text",
 ]

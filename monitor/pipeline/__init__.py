@@ -4,6 +4,7 @@
 - `batch_decoding`, `batch_applier`, `commit_pipeline`: the steps of a batch
 - `watermark`, `watermark_alignment`: late events, and partitions that wait for the slowest partition
 - `retention`, `snapshot_writer`, `skipped_events`: deletion of expired data, hourly snapshots, skipped events
+- `experiment_registry`: the configuration file and the declared experiments of the store, in step
 - `arrival_counter`, `data_problems`: counts of arriving events, and sentences about events that do not count
 - `telemetry`, `pauses`, `status_reporter`: metrics of the process, outages, the worker's record in the store
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 from monitor.pipeline.arrival_counter import ArrivalCounter
 from monitor.pipeline.commit_pipeline import ShardedWriter
 from monitor.pipeline.data_problems import DataProblem, ProblemKind
+from monitor.pipeline.experiment_registry import ExperimentRegistry
 from monitor.pipeline.retention import RetentionCleaner
 from monitor.pipeline.skipped_events import SkippedEventLogger
 from monitor.pipeline.snapshot_writer import SnapshotWriter
@@ -25,6 +27,7 @@ __all__ = [
     "PROCESS_METRICS",
     "ArrivalCounter",
     "DataProblem",
+    "ExperimentRegistry",
     "ExportedMetric",
     "ProblemKind",
     "RetentionCleaner",

@@ -20,7 +20,14 @@ from monitor.clock import Clock
 from monitor.config import Settings
 from monitor.decoding import RecordDecoder
 from monitor.engine import EventNormalizer
-from monitor.errors import AbMonitorError, DataLoss, DependencyUnavailable, StoreUnavailable, join_reasons
+from monitor.errors import (
+    AbMonitorError,
+    DataLoss,
+    DependencyUnavailable,
+    ExperimentsChanged,
+    StoreUnavailable,
+    join_reasons,
+)
 from monitor.pipeline.arrival_counter import ArrivalCounter
 from monitor.pipeline.batch_applier import OutcomeCounts
 from monitor.pipeline.batch_decoding import DecodedBatch, decode_records
@@ -70,12 +77,13 @@ class Worker:
         arrival_counter: ArrivalCounter | None = None,
         status_reporter: StatusReporter | None = None,
         accepts_rejected_backlog: bool = False,
+        is_restart: bool = False,
     ) -> None:
         """Connect the parts; `topics` is the topic by event type, for the labels of metrics.
 
         `arrival_counter` and `status_reporter` are those of the service; other commands have none. If
         `accepts_rejected_backlog` is true, the limits on rejected records apply only to records that arrive after the
-        start.
+        start. With `is_restart`, the worker replaces one in the same process, and so is ready already.
         """
         self._settings = settings
         self._writer = writer
@@ -103,7 +111,9 @@ class Worker:
         telemetry.initialize_topics(topics)
         self._lag_reporter = LagReporter()
         self._stop = threading.Event()
-        self._is_starting = True
+        self._is_starting = not is_restart
+        self.have_experiments_changed = False
+        """Whether `run` has returned because the set of declared experiments was changed."""
         self._pauses = Pauses(lambda dependency, is_paused: telemetry.paused.labels(dependency).set(is_paused))
         self._next_housekeeping_s = self._next_positions_s = 0.0
         self._source_problem: str | None = None
@@ -128,13 +138,19 @@ class Worker:
         """Return sentences about events that do not count, at most ten seconds old; does not read the store."""
         return () if self._status_reporter is None else self._status_reporter.data_problems
 
+    @property
+    def accepts_rejected_backlog(self) -> bool:
+        """Whether the limits on rejected records are still suspended."""
+        return self._accepts_rejected_backlog
+
     def stop(self) -> None:
         """Make `run` return after the current batch."""
         self._stop.set()
 
     def run(self) -> None:
-        """Process batches until `stop` is called or the source is exhausted.
+        """Process batches until `stop` is called, the source is exhausted, or the declared experiments were changed.
 
+        In the last case the source is rewound, so that another worker decodes the records that are not applied.
         Raises `DataLoss` if events were deleted before they were applied, and `kafka.on_lost_history` is "stop"; raises
         `InputRejected` if too many records are rejected.
         """
@@ -144,6 +160,9 @@ class Worker:
             self._await_commits()
         except ShutdownRequested:
             log.info("stopped while paused")
+        except ExperimentsChanged:
+            self.have_experiments_changed = True
+            self._source.rewind()
         finally:
             self._writer.close()
             self._decoder.close()

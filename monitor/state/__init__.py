@@ -27,6 +27,7 @@ from monitor.state.arrivals import (
     expired_arrivals,
     read_arrivals,
 )
+from monitor.state.declared_experiments import complete_shards, read_declared_set, update_declared_set
 from monitor.state.embedded_redis import running_store_server
 from monitor.state.expiry import (
     delete_expired,
@@ -57,8 +58,10 @@ from monitor.state.service_records import (
     ServiceRecords,
     WorkerRecord,
     count_start,
+    is_file_in_use,
     read_service_records,
     record_failure,
+    record_file_in_use,
     remove_worker,
     write_worker,
 )
@@ -76,6 +79,8 @@ from monitor.state.snapshot_log import SnapshotLog
 from monitor.state.store_metadata import (
     StoreMetadata,
     initialize_store,
+    join_store,
+    mark_initialized,
     read_experiment_numbers,
     read_stored_experiments,
 )
@@ -128,6 +133,7 @@ __all__ = [
     "arrival_field",
     "audit_aggregates",
     "compact_time_buckets",
+    "complete_shards",
     "connect_active_generation",
     "connect_next_generation",
     "count_start",
@@ -137,9 +143,13 @@ __all__ = [
     "delete_student_rows",
     "expired_arrivals",
     "initialize_store",
+    "is_file_in_use",
+    "join_store",
+    "mark_initialized",
     "merge_positions",
     "open_store_reader",
     "read_arrivals",
+    "read_declared_set",
     "read_experiment_numbers",
     "read_experiments_without_students",
     "read_expiry_hours",
@@ -155,10 +165,12 @@ __all__ = [
     "read_stored_experiments",
     "read_variant_totals",
     "record_failure",
+    "record_file_in_use",
     "remove_worker",
     "running_store_server",
     "shard_of_partition",
     "skipped_feedback_field",
     "skipped_responses_field",
+    "update_declared_set",
     "write_worker",
 ]

@@ -10,6 +10,7 @@ In the list, e is the number of an experiment, v the index of a variant, and an 
 number of the commit that last changed the member's record.
 
     meta                            hash, see below
+    experiments_set                 the declared experiments as JSON, see `monitor.config.declared_set` (first shard)
     definitions                     hash: experiment → JSON with its number and definitions (first shard)
     horizons                        hash: number of an experiment → how long its rows may change, in ms (first shard)
     positions                       hash: topic:partition → `Position`
@@ -50,12 +51,15 @@ number of the commit that last changed the member's record.
     expiry_rows:e:hour              list: names of the rows that expire with that hour
     expiry_moved_rows:e:hour        hash: names of rows in that list that have moved to another hour → empty text
     expiry_hours                    hash: e:hour → 1, for each list of expiry_rows
+    backfill_targets:e              hash: topic:partition → `Position` from which on live events count; the backfill
+                                    of the experiment counts the earlier events
     hourly_snapshots:e              hash: hour → snapshot (`monitor.analysis.snapshots`; first shard)
 
 Names that begin with `expiry_` have `PENDING_FEEDBACK` instead of e for feedback whose response has not arrived. A
 record is a string of 64-bit big-endian integers. The fields of meta are
 
-    schema, shards, hash_key, hash_check, experiments (how many are defined; the last four on the first shard only)
+    schema, shards, hash_key, hash_check (the last three on the first shard only)
+    experiments_version             version of the set of declared experiments under which events are decoded
     store_id                        random; differs after a reset
     run_id                          run id of the server when its append-only file was last rewritten
     commits, commits_begun          commits applied, and begun: equal unless a commit was applied in part
@@ -150,6 +154,10 @@ class StoreKeys:
     @property
     def meta(self) -> bytes:
         return self.prefix + b"meta"
+
+    @property
+    def experiments_set(self) -> bytes:
+        return self.prefix + b"experiments_set"
 
     @property
     def definitions(self) -> bytes:
@@ -266,6 +274,9 @@ class StoreKeys:
 
     def expiry_moved_rows(self, experiment: str, hour: int) -> bytes:
         return b"%bexpiry_moved_rows:%b:%d" % (self.prefix, experiment.encode(), hour)
+
+    def backfill_targets(self, experiment: int) -> bytes:
+        return b"%bbackfill_targets:%d" % (self.prefix, experiment)
 
     def hourly_snapshots(self, experiment: int) -> bytes:
         return b"%bhourly_snapshots:%d" % (self.prefix, experiment)

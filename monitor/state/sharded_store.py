@@ -44,8 +44,11 @@ class ShardedStore:
         return iter(self._shards)
 
     def reconnect(self) -> ShardedStore:
-        """Return the same shards on a separate connection."""
-        return ShardedStore(self.settings, self.generation, self.active_generation, shard_count=len(self))
+        """Return the same shards on a separate connection, which expects the same version of declared experiments."""
+        store = ShardedStore(self.settings, self.generation, self.active_generation, shard_count=len(self))
+        for shard, other in zip(store, self, strict=True):
+            shard.experiments_version = other.experiments_version
+        return store
 
     def read_positions(self) -> dict[str, Position]:
         """Return partition → position, as stored on the partition's shard."""

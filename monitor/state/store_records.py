@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 CommitStatus = Literal[
-    "applied", "generation_switched", "server_restarted", "positions_changed", "expired", "rows_changed"
+    "applied",
+    "generation_switched",
+    "experiments_changed",
+    "server_restarted",
+    "positions_changed",
+    "expired",
+    "rows_changed",
 ]
 """Result of `StoreShard.commit`; lua/commit.lua describes the values."""
 

@@ -231,6 +231,7 @@ class TestRowVersions:
         unrelated_row = (bench.first_shard.keys.response_row(b"beside"), 1)
         mine, other_worker = (StoreShard(bench.settings.store) for _ in range(2))
         for store in (mine, other_worker):
+            store.experiments_version = bench.metadata.declared_set.version
             store.read_state()
         bench.first_shard.client.mset(
             {key: version.to_bytes(4) + b"row" for key, version in [*rows, unrelated_row] if version}
@@ -330,7 +331,7 @@ class TestInitializeStore:
             with ThreadPoolExecutor(len(stores)) as together:
                 opened = list(together.map(lambda store: initialize_store(store, settings), stores))
             assert {metadata.numbers["ranker"] for metadata in opened} == {1}
-            assert stores[0].client.hget(stores[0].first_shard.keys.meta, "experiments") == b"1"
+            assert stores[0].client.hget(stores[0].first_shard.keys.meta, "experiments_version") == b"1"
 
     def test_a_connection_during_initialization_sees_the_final_number_of_shards(
         self, store_server: RedisServer, monkeypatch: pytest.MonkeyPatch

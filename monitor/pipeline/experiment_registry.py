@@ -1,0 +1,87 @@
+"""The experiments of a service: the configuration file and the set of declared experiments in the store, in step."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from monitor.clock import Clock
+from monitor.config import (
+    DeclaredSet,
+    ExperimentSettings,
+    Settings,
+    compare_file,
+    experiments_digest,
+    replace_file_experiments,
+)
+from monitor.errors import UsageError
+from monitor.state import ShardedStore, StoreMetadata, is_file_in_use, join_store, record_file_in_use
+
+log = logging.getLogger(__name__)
+
+
+class ExperimentRegistry:
+    """Declares the experiments of a file in the store, and follows the changes of other workers and commands.
+
+    Several threads may call the methods. All methods may raise `StoreUnavailable` and `UnusableStore`.
+    """
+
+    def __init__(self, store: ShardedStore, settings: Settings, origin: str, clock: Clock) -> None:
+        """`origin` names the file and the worker; the connection of `store` is for the registry alone."""
+        self._store = store
+        self._settings = settings
+        self._origin = origin
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._accepted_digest: str | None = None
+        """Digest of the file's experiments when they were last compared with the set without a conflict."""
+        self.metadata = self.synchronize()
+
+    def synchronize(self) -> StoreMetadata:
+        """Compare the file with the stored set, declare newer experiments, and return the metadata.
+
+        Raises `UsageError` if the file is in conflict with another file.
+        """
+        with self._lock:
+            return self._compare(self._settings.experiments)
+
+    def replace_file(self, experiments: tuple[ExperimentSettings, ...]) -> StoreMetadata:
+        """Declare the experiments of the changed file, as `synchronize` does; after an error nothing has changed."""
+        with self._lock:
+            return self._compare(experiments)
+
+    def _compare(self, experiments: tuple[ExperimentSettings, ...]) -> StoreMetadata:
+        digest = experiments_digest(experiments)
+        previous_digest = self._accepted_digest if digest != self._accepted_digest else None
+
+        def change(current: DeclaredSet) -> DeclaredSet:
+            is_in_use = current.digest != digest and is_file_in_use(self._store, current.digest, self._clock())
+            decision = compare_file(current, digest, previous_digest, is_in_use=is_in_use)
+            if decision == "conflict":
+                raise UsageError(
+                    f"two files replace the same version of the declared experiments: {self._origin} and "
+                    f"{current.origin}, which is in force as version {current.version}. Make the files equal, or "
+                    "restart this worker to put its file into force"
+                )
+            if decision == "follow" and previous_digest != self._accepted_digest:
+                log.warning(
+                    "older file not in force origin=%s: the experiments of %s are in force as version %d",
+                    self._origin,
+                    current.origin,
+                    current.version,
+                )
+            if decision != "replace":
+                return current
+            return replace_file_experiments(current, experiments, self._origin, self._clock())
+
+        self.metadata = join_store(self._store, self._settings, change)
+        self._accepted_digest = digest
+        record_file_in_use(self._store, digest, self._clock())
+        return self.metadata
+
+    def change(self, change: Callable[[DeclaredSet], DeclaredSet]) -> StoreMetadata:
+        """Change the set by a command, and return the metadata. Raises the errors of `change`."""
+        with self._lock:
+            self.metadata = join_store(self._store, self._settings, change)
+            return self.metadata
