@@ -164,7 +164,7 @@ def _check_store(settings: Settings) -> int:
 
 def _find_undeclared_experiments(reader: StoreReader, settings: Settings) -> list[str]:
     """Return a sentence for each experiment that the file lacks and that is in the store or has skipped responses."""
-    declared_names = [experiment.name for experiment in settings.experiments]
+    declared_names = [experiment.name for experiment in (*settings.experiments, *reader.experiments)]
     totals = read_skipped_events(reader.store)
     counts = totals.responses_by_name()
     sentences = [

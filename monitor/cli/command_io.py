@@ -16,10 +16,15 @@ ACCEPT_REJECTED_VARIABLE: Final = "ABMONITOR_ACCEPT_REJECTED"
 
 
 def load_command_settings(arguments: argparse.Namespace) -> Settings:
-    """Return the settings of `--config` and the environment; only the experiment of the arguments, if present."""
+    """Return the settings of `--config` and the environment; only the experiment of the arguments, if present.
+
+    Commands that read the store select among the experiments that the store has: see `open_store_reader`.
+    """
     environ = {name: text for name, text in os.environ.items() if name != ACCEPT_REJECTED_VARIABLE}
     settings = load_settings(arguments.config, environ)
     experiment = getattr(arguments, "experiment", None)
+    if getattr(arguments, "reads_store", False):
+        return settings
     return settings if experiment is None else settings.select_experiment(experiment, arguments.experiment_argument)
 
 

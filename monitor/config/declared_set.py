@@ -95,6 +95,11 @@ class DeclaredSet:
         """The experiments that are not archived."""
         return tuple(experiment for experiment in self.experiments if experiment.archived_ms is None)
 
+    @property
+    def is_in_force(self) -> bool:
+        """Whether a service follows the set. A store that was filled from files follows the file of each command."""
+        return bool(self.digest) or any(experiment.source == "command" for experiment in self.experiments)
+
     def find(self, name: str) -> DeclaredExperiment | None:
         """Return the experiment of a name, or None."""
         return next((experiment for experiment in self.experiments if experiment.name == name), None)

@@ -264,15 +264,16 @@ def _parse_experiments(document: Mapping[str, Any], variables: dict[str, str]) -
 
     Variables of experiments that the file does not have remain.
     """
-    tables = document.get("experiments", [])
+    tables = document.get("experiments")
     experiment_variables = {
         name: variables.pop(name) for name in list(variables) if name.startswith(_EXPERIMENT_VARIABLES)
     }
     if isinstance(tables, dict):
         expected = "[[experiments]] in double brackets, because a file may have several experiments"
         raise ConfigError("experiments", "[experiments]", expected)
-    if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
-        raise ConfigError("experiments", tables or None, "at least one [[experiments]] table")
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        expected = "at least one [[experiments]] table, or experiments = [] if commands declare them"
+        raise ConfigError("experiments", tables, expected)
     if len(tables) > _MAX_EXPERIMENTS:
         raise ConfigError("experiments", len(tables), f"at most {_MAX_EXPERIMENTS} experiments")
     problems = ConfigProblems()

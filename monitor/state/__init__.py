@@ -81,7 +81,7 @@ from monitor.state.store_metadata import (
     initialize_store,
     join_store,
     mark_initialized,
-    read_experiment_numbers,
+    read_shown_experiments,
     read_stored_experiments,
 )
 from monitor.state.store_records import (
@@ -150,7 +150,6 @@ __all__ = [
     "open_store_reader",
     "read_arrivals",
     "read_declared_set",
-    "read_experiment_numbers",
     "read_experiments_without_students",
     "read_expiry_hours",
     "read_first_response_day",
@@ -160,6 +159,7 @@ __all__ = [
     "read_newest_response_ms",
     "read_server_warnings",
     "read_service_records",
+    "read_shown_experiments",
     "read_skipped_events",
     "read_skipped_fields",
     "read_stored_experiments",

@@ -41,7 +41,7 @@ from monitor.state.service_records import read_service_records
 from monitor.state.sharded_store import ShardedStore
 from monitor.state.skip_counts import SkippedEventTotals
 from monitor.state.snapshot_log import SnapshotLog
-from monitor.state.store_metadata import read_experiment_numbers, read_hash_key
+from monitor.state.store_metadata import read_hash_key, read_shown_experiments
 from monitor.state.store_records import decode_positions
 from monitor.state.store_shard import StoreShard
 from monitor.state.time_buckets import BucketCache, BucketReading, BucketSeries, SeriesKey
@@ -428,16 +428,23 @@ class StoreReader:
 
 
 @contextmanager
-def open_store_reader(settings: Settings, clock: Clock, *, must_exist: bool = True) -> Iterator[StoreReader]:
-    """Yield a reader of the settings' store, without writing to the store.
+def open_store_reader(
+    settings: Settings, clock: Clock, *, must_exist: bool = True, experiment: str | None = None, argument: str = ""
+) -> Iterator[StoreReader]:
+    """Yield a reader of the settings' store, without writing to the store; only of one experiment, if given.
 
-    If `must_exist` is true, an embedded store that does not exist yet raises an error; see `running_store_server`.
+    Raises `UsageError` with `argument` for an unknown experiment. If `must_exist` is true, an embedded store that does
+    not exist yet raises an error; see `running_store_server`.
     """
     with (
         running_store_server(settings.store, must_exist=must_exist) as store_settings,
         closing(connect_active_generation(store_settings)) as shards,
     ):
-        yield StoreReader(shards, settings, read_experiment_numbers(shards, settings), clock)
+        shown_settings, numbers = read_shown_experiments(shards, settings)
+        if experiment is not None:
+            shown_settings = shown_settings.select_experiment(experiment, argument)
+            numbers = {experiment: numbers[experiment]}
+        yield StoreReader(shards, shown_settings, numbers, clock)
 
 
 def _newest_responses_ms(variants: Sequence[_VariantRecords]) -> dict[str, int]:

@@ -5,12 +5,19 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
 from monitor.clock import wall_clock
-from monitor.config import DeclaredSet, ExperimentSettings, Settings, add_file_experiments, definition_changes
+from monitor.config import (
+    DeclaredSet,
+    Definition,
+    ExperimentSettings,
+    Settings,
+    add_file_experiments,
+    definition_changes,
+)
 from monitor.errors import CorruptStore, IncompatibleStore
 from monitor.state.declared_experiments import read_declared_set, update_declared_set
 from monitor.state.keys import ACTIVE_GENERATION_KEY, FIRST_SHARD_PREFIX
@@ -37,21 +44,39 @@ class StoreMetadata:
         return {experiment.name: experiment.number for experiment in self.declared_set.experiments}
 
 
-def read_experiment_numbers(store: ShardedStore, settings: Settings) -> Mapping[str, int]:
-    """Return the numbers of the configured experiments without a write; below 0 for an experiment that is not stored.
+def read_shown_experiments(store: ShardedStore, settings: Settings) -> tuple[Settings, Mapping[str, int]]:
+    """Return the settings with the experiments that readers show, and their numbers, without a write.
 
-    Raises `UnusableStore` as `initialize_store` does.
+    In the store of a service these are the declared experiments, with further ones of the file, whose numbers are below
+    0. Otherwise they are those of the file. Raises `UnusableStore`.
     """
+    declared_set = _read_checked_set(store, settings)
+    configured = _configured(declared_set, settings)
+    if declared_set.is_in_force:
+        names = {experiment.name for experiment in declared_set.experiments}
+        shown = [experiment.served for experiment in declared_set.experiments]
+        shown += [definition for definition in configured if definition.settings.name not in names]
+    else:
+        _check_definitions(declared_set, settings.experiments)
+        shown = configured
+    numbers = {definition.settings.name: definition.number for definition in shown}
+    return replace(settings, experiments=tuple(definition.settings for definition in shown)), numbers
+
+
+def _read_checked_set(store: ShardedStore, settings: Settings) -> DeclaredSet:
     with translating_errors(settings.store):
         meta = _check_schemas(store)
     _check_hash_key(settings, meta)
-    declared_set = read_declared_set(store)
-    _check_definitions(declared_set, settings.experiments)
+    return read_declared_set(store)
+
+
+def _configured(declared_set: DeclaredSet, settings: Settings) -> list[Definition]:
+    """Return the file's experiments with their numbers; below 0 for an experiment that is not stored."""
     numbers = {experiment.name: experiment.number for experiment in declared_set.experiments}
-    return {
-        experiment.name: numbers.get(experiment.name, -1 - index)
+    return [
+        Definition(numbers.get(experiment.name, -1 - index), experiment)
         for index, experiment in enumerate(settings.experiments)
-    }
+    ]
 
 
 def initialize_store(store: ShardedStore, settings: Settings) -> StoreMetadata:

@@ -44,7 +44,7 @@ from monitor.state import (
     StoreReader,
     StoreShard,
     initialize_store,
-    read_experiment_numbers,
+    read_shown_experiments,
     read_experiments_without_students,
     read_expiry_hours,
     read_server_warnings,
@@ -308,7 +308,7 @@ class TestInitializeStore:
         bench.apply([[make_response(1, START)]])
         before = dump(bench.first_shard)
         changed_settings = replace(bench.settings, experiments=(replace(EXPERIMENT, gain="exp2"),))
-        for opening in (initialize_store, read_experiment_numbers):
+        for opening in (initialize_store, read_shown_experiments):
             with pytest.raises(
                 IncompatibleStore, match=r"ranker\.gain: linear in the store, exp2 in.*new name"
             ) as caught:
@@ -345,7 +345,7 @@ class TestInitializeStore:
         def watched(*command: object, **options: object) -> object:
             reply = make(*command, **options)
             other_store = connect_active_generation(settings.store)
-            read_experiment_numbers(other_store, settings)
+            read_shown_experiments(other_store, settings)
             shard_counts.append(len(other_store))
             other_store.close()
             return reply
@@ -361,7 +361,7 @@ class TestInitializeStore:
         for key in (None, "another"):
             changed_settings = replace(bench.settings, store=replace(bench.settings.store, user_hash_key=key))
             with pytest.raises(IncompatibleStore, match="user_hash_key"):
-                read_experiment_numbers(bench.store, changed_settings)
+                read_shown_experiments(bench.store, changed_settings)
 
     def test_a_store_without_the_number_of_its_active_generation_is_refused(self, store_server: RedisServer) -> None:
         """Otherwise its aggregates would seem to be lost, or a stale generation would be shown."""
@@ -430,7 +430,7 @@ class TestInitializeStore:
         store = ShardedStore(StoreSettings(url=store_server.url))
         small = replace(EXPERIMENT, name="small", metrics=EXPERIMENT.metrics[:1], primary=EXPERIMENT.metrics[0].name)
         settings = replace(settings_with(EXPERIMENT), experiments=(EXPERIMENT, small))
-        numbers = read_experiment_numbers(store, settings)
+        _, numbers = read_shown_experiments(store, settings)
         assert all(number < 0 for number in numbers.values())
         summary = StoreReader(store, settings, numbers, lambda: 0).read_summary()
         assert {name: set(experiment_summary.variants) for name, experiment_summary in summary.experiments.items()} == {
