@@ -162,6 +162,8 @@ def create_worker(
     experiments = [
         Experiment(store.metadata.numbers[experiment.name], experiment) for experiment in settings.experiments
     ]
+    declared_set = store.metadata.declared_set
+    archived = [experiment.number for experiment in declared_set.experiments if experiment.archived_ms is not None]
     id_hasher = IdHasher(store.metadata.hash_key)
     arrival_counter = ArrivalCounter(settings.kafka) if belongs_to_service else None
     feedback_topic = topics["feedback"] if belongs_to_service else None
@@ -176,7 +178,8 @@ def create_worker(
             min(map(_max_unconfirmed_advance_ms, settings.experiments), default=_MIN_UNCONFIRMED_ADVANCE_MS),
         ),
         retention_cleaners=[
-            RetentionCleaner(shard, experiments, feedback_topic=feedback_topic, clock=clock) for shard in store.shards
+            RetentionCleaner(shard, experiments, feedback_topic=feedback_topic, clock=clock, archived=archived)
+            for shard in store.shards
         ],
         snapshot_writer=SnapshotWriter(store.reader),
         skipped_event_logger=SkippedEventLogger(store.reader, id_hasher),

@@ -19,19 +19,21 @@ from monitor.config.declared_set import (
     archive_experiment,
     compare_file,
     complete_backfill,
-    declare_experiment,
+    declare_experiments,
+    declared_experiment_json,
     decode_declared_set,
     definition_changes,
     definitions_json,
     encode_declared_set,
     experiments_digest,
+    rebuilt_set,
     remove_experiment,
     replace_file_experiments,
 )
 from monitor.config.definitions import aggregate_definitions, definition_differences
 from monitor.config.digest import config_digest, mapping_digest
 from monitor.config.experiments import MAX_GAIN, MAX_NAME_LENGTH, experiment_warnings, parse_metric_specs
-from monitor.config.loading import load_settings, parse_settings
+from monitor.config.loading import load_settings, parse_declarations, parse_settings
 from monitor.config.paths import Lookup, Path, Step, member_text
 from monitor.config.settings import (
     ACTIVITY_METRICS,
@@ -129,7 +131,8 @@ __all__ = [
     "compare_file",
     "complete_backfill",
     "config_digest",
-    "declare_experiment",
+    "declare_experiments",
+    "declared_experiment_json",
     "decode_declared_set",
     "definition_changes",
     "definition_differences",
@@ -144,11 +147,13 @@ __all__ = [
     "member_text",
     "native_fields",
     "parse_choice",
+    "parse_declarations",
     "parse_instant_ms",
     "parse_integer",
     "parse_metric_specs",
     "parse_settings",
     "read_lines",
+    "rebuilt_set",
     "remove_experiment",
     "replace_file_experiments",
     "similar_name",

@@ -122,7 +122,7 @@ def experiments_digest(experiments: Iterable[ExperimentSettings]) -> str:
 
 
 def _canonical_json(experiment: ExperimentSettings) -> str:
-    settings = msgspec.to_builtins(experiment, enc_hook=lambda value: sorted(value, key=str), str_keys=True)
+    settings = msgspec.to_builtins(experiment, enc_hook=dict, str_keys=True)
     if experiment.items is not None and experiment.items.catalogue is not None:
         settings["items"]["catalogue"] = sorted(experiment.items.catalogue)
     return json.dumps(settings, sort_keys=True)
@@ -194,14 +194,43 @@ def add_file_experiments(
     return builder.build()
 
 
-def declare_experiment(current: DeclaredSet, experiment: ExperimentSettings, origin: str, now_ms: int) -> DeclaredSet:
-    """Return the next version of a set, with an experiment that a command declares or changes.
+def rebuilt_set(
+    active: DeclaredSet, file_experiments: Sequence[ExperimentSettings], origin: str, now_ms: int
+) -> DeclaredSet:
+    """Return the first set of a generation that is filled from the beginning of Kafka's log.
 
-    Raises `UsageError` if a file declares the experiment.
+    The set has the experiments of a file, and those that commands have declared in the active generation.
     """
-    _check_source(current, experiment.name)
+    by_command = [declared.settings for declared in active.counted if declared.source == "command"]
+    experiments = []
+    for number, settings in enumerate((*file_experiments, *by_command), 1):
+        before = active.find(settings.name)
+        experiments.append(
+            DeclaredExperiment(
+                number=number,
+                settings=settings,
+                since_version=1,
+                declared_ms=now_ms if before is None else before.declared_ms,
+                definition_since_ms=now_ms if before is None else before.definition_since_ms,
+                source="command" if number > len(file_experiments) else "file",
+                changes=() if before is None else before.changes,
+            )
+        )
+    digest = experiments_digest(file_experiments) if active.is_in_force else ""
+    return DeclaredSet(1, digest, origin, now_ms, len(experiments) + 1, tuple(experiments))
+
+
+def declare_experiments(
+    current: DeclaredSet, experiments: Sequence[ExperimentSettings], origin: str, now_ms: int
+) -> DeclaredSet:
+    """Return the next version of a set, with experiments that a command declares or changes.
+
+    Raises `UsageError` if a file declares one of the experiments.
+    """
     builder = _SetBuilder(current, origin, now_ms)
-    builder.declare(experiment, "command")
+    for experiment in experiments:
+        _check_source(current, experiment.name)
+        builder.declare(experiment, "command")
     return builder.build()
 
 
@@ -351,6 +380,16 @@ def definition_changes(previous: ExperimentSettings, configured: ExperimentSetti
     """Return a phrase for each setting that stored sums depend on and that differs."""
     stored, new = (json.loads(json.dumps(aggregate_definitions(settings))) for settings in (previous, configured))
     return definition_differences(configured.name, stored, new)
+
+
+def declared_experiment_json(declared: DeclaredExperiment) -> dict[str, Any]:
+    """Return an experiment as a JSON object; a catalogue is the number of its items."""
+    content: dict[str, Any] = msgspec.to_builtins(declared, enc_hook=dict, str_keys=True)
+    items = content["settings"]["items"]
+    if items is not None and items["catalogue"] is not None:
+        items["catalogue"] = len(items["catalogue"])
+    content.pop("previous")
+    return {"name": declared.name, **content}
 
 
 def definitions_json(declared: DeclaredExperiment) -> str:

@@ -123,6 +123,24 @@ def parse_settings(document: Mapping[str, Any], environ: Mapping[str, str]) -> S
     return Settings(experiments=experiments, **sections)
 
 
+def parse_declarations(text: str) -> tuple[ExperimentSettings, ...]:
+    """Return the experiments of a TOML text that has nothing but `[[experiments]]` tables.
+
+    Raises `UsageError` for another text, `ConfigError` for a wrong value, and `ConfigErrors` for several.
+    """
+    try:
+        document = tomllib.loads(text)
+        further_keys = document.keys() - {"experiments"}
+        if further_keys or not document.get("experiments"):
+            found = ", ".join(sorted(further_keys)) or "nothing"
+            raise UsageError(f"a declaration: got {found}, expected [[experiments]] tables and nothing else")
+        return parse_settings(document, {}).experiments
+    except (ConfigError, ConfigErrors) as error:
+        raise _with_lines(error, text) from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"a declaration: this is not TOML: {error}") from error
+
+
 def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")

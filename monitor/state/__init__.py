@@ -29,6 +29,7 @@ from monitor.state.arrivals import (
 )
 from monitor.state.declared_experiments import complete_shards, read_declared_set, update_declared_set
 from monitor.state.embedded_redis import running_store_server
+from monitor.state.experiment_deletion import delete_experiment, has_experiment
 from monitor.state.expiry import (
     delete_expired,
     delete_student_rows,
@@ -138,10 +139,12 @@ __all__ = [
     "connect_next_generation",
     "count_start",
     "delete_all_generations",
+    "delete_experiment",
     "delete_expired",
     "delete_generation",
     "delete_student_rows",
     "expired_arrivals",
+    "has_experiment",
     "initialize_store",
     "is_file_in_use",
     "join_store",

@@ -44,10 +44,10 @@ from monitor.state import (
     StoreReader,
     StoreShard,
     initialize_store,
-    read_shown_experiments,
     read_experiments_without_students,
     read_expiry_hours,
     read_server_warnings,
+    read_shown_experiments,
     running_store_server,
 )
 from monitor.state.generations import (

@@ -1,0 +1,192 @@
+"""`ab-monitor experiments`: list, show, declare, archive and delete experiments while the service runs.
+
+The file of a service is the source of its experiments. Commands are the source of further experiments: each of them is
+declared by a command only, and the running workers follow within seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from monitor.analysis import format_timestamp
+from monitor.clock import wall_clock
+from monitor.config import (
+    DeclaredExperiment,
+    DeclaredSet,
+    Settings,
+    archive_experiment,
+    declare_experiments,
+    declared_experiment_json,
+    parse_declarations,
+    remove_experiment,
+    similar_name,
+)
+from monitor.errors import UsageError, count_noun, setting_text
+from monitor.export import print_json, simple_table, stdout_console
+from monitor.state import (
+    ShardedStore,
+    connect_active_generation,
+    delete_experiment,
+    join_store,
+    read_declared_set,
+    running_store_server,
+)
+
+_DELETE_DELAY: Final = "Workers stop to count an archived experiment within seconds"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the subcommands and their flags."""
+    actions = parser.add_subparsers(required=True, metavar="ACTION", dest="action")
+    listing = actions.add_parser("list", help="print all declared experiments with their state")
+    showing = actions.add_parser("show", help="print an experiment with its settings and changes")
+    adding = actions.add_parser("add", help="declare the experiments of a TOML file, or change them")
+    archiving = actions.add_parser("archive", help="stop to count an experiment; its results stay readable")
+    deleting = actions.add_parser("delete", help="delete an archived experiment with all its results")
+    for action in (listing, showing):
+        action.add_argument("--json", action="store_true", help="print one JSON object")
+    for action in (showing, archiving, deleting):
+        action.add_argument("name", metavar="NAME", help="the experiment's name")
+    adding.add_argument("file", type=Path, metavar="FILE", help="TOML file with nothing but [[experiments]] tables")
+    deleting.add_argument("--yes", action="store_true", help="delete without a question")
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Run a subcommand; return the exit code."""
+    with _open_store(settings) as store:
+        if arguments.action in ("list", "show"):
+            _print(arguments, read_declared_set(store))
+        elif arguments.action == "add":
+            _add(arguments.file, store, settings)
+        elif arguments.action == "archive":
+            origin = _origin("archive")
+            join_store(
+                store, settings, lambda current: archive_experiment(current, arguments.name, origin, wall_clock())
+            )
+            print(f"archived {arguments.name}: {_DELETE_DELAY}, and its results stay readable")
+        else:
+            _delete(arguments, store, settings)
+    return 0
+
+
+@contextmanager
+def _open_store(settings: Settings) -> Iterator[ShardedStore]:
+    with (
+        running_store_server(settings.store) as store_settings,
+        closing(connect_active_generation(store_settings)) as store,
+    ):
+        yield store
+
+
+def _origin(action: str) -> str:
+    return f"ab-monitor experiments {action} on {socket.gethostname()}"
+
+
+def _add(path: Path, store: ShardedStore, settings: Settings) -> None:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise UsageError(f"{path}: the file cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: byte {error.start} is not UTF-8") from error
+    experiments = parse_declarations(text)
+    names = [experiment.name for experiment in experiments]
+    clashes = sorted({*names} & {experiment.name for experiment in settings.experiments})
+    if clashes:
+        raise UsageError(f"{path}: the configuration file declares {', '.join(clashes)} already. Change that file")
+    metadata = join_store(
+        store, settings, lambda current: declare_experiments(current, experiments, _origin("add"), wall_clock())
+    )
+    for name in names:
+        declared = metadata.declared_set.find(name)
+        assert declared is not None
+        print(f"{name}: {describe_state(declared)}")
+
+
+def _delete(arguments: argparse.Namespace, store: ShardedStore, settings: Settings) -> None:
+    name = arguments.name
+    declared = _find(read_declared_set(store), name)
+    if not arguments.yes:
+        answer = input(f"Delete {name} and all its results? Type the name to confirm: ")
+        if answer != name:
+            raise UsageError(f"nothing was deleted: got {setting_text(answer)}, expected {setting_text(name)}")
+    join_store(store, settings, lambda current: remove_experiment(current, name, _origin("delete"), wall_clock()))
+    numbers = {declared.number, *declared.superseded_numbers}
+    keys = sum(delete_experiment(store, number) for number in numbers)
+    print(f"deleted {name}: {count_noun(keys, 'key')}")
+
+
+def _find(declared_set: DeclaredSet, name: str) -> DeclaredExperiment:
+    declared = declared_set.find(name)
+    if declared is None:
+        names = [experiment.name for experiment in declared_set.experiments]
+        similar = similar_name(name, names)
+        hint = f", did you mean {setting_text(similar)}?" if similar else "."
+        declared_names = ", ".join(map(setting_text, names)) or "none"
+        raise UsageError(f"unknown experiment {setting_text(name)}{hint} Declared: {declared_names}")
+    return declared
+
+
+def describe_state(declared: DeclaredExperiment) -> str:
+    """Return the state of a declared experiment in a few words."""
+    if declared.archived_ms is not None:
+        return f"archived since {format_timestamp(declared.archived_ms)}"
+    if declared.is_filling:
+        return "counted; earlier events are being filled in from Kafka"
+    if declared.complete_since_ms is not None:
+        return f"counted; complete since {format_timestamp(declared.complete_since_ms)}"
+    return "counted"
+
+
+def _print(arguments: argparse.Namespace, declared_set: DeclaredSet) -> None:
+    if arguments.action == "show":
+        _show(arguments, declared_set)
+        return
+    if arguments.json:
+        print_json(
+            {
+                "version": declared_set.version,
+                "origin": declared_set.origin,
+                "since": format_timestamp(declared_set.since_ms),
+                "experiments": [declared_experiment_json(experiment) for experiment in declared_set.experiments],
+            }
+        )
+        return
+    columns = ("experiment", "declared by", "declared at", "definition", "state")
+    table = simple_table(*columns, left_aligned=columns)
+    for experiment in declared_set.experiments:
+        table.add_row(
+            experiment.name,
+            experiment.source,
+            format_timestamp(experiment.declared_ms),
+            f"version {experiment.definition_version}",
+            describe_state(experiment),
+        )
+    console = stdout_console(os.environ)
+    console.print(table)
+    console.print(
+        f"version {declared_set.version} of the set, since {format_timestamp(declared_set.since_ms)}, from "
+        f"{declared_set.origin or 'nobody yet'}",
+        soft_wrap=True,
+    )
+
+
+def _show(arguments: argparse.Namespace, declared_set: DeclaredSet) -> None:
+    declared = _find(declared_set, arguments.name)
+    content: dict[str, Any] = declared_experiment_json(declared)
+    if arguments.json:
+        print_json(content)
+        return
+    console = stdout_console(os.environ)
+    console.print(f"{declared.name}: {describe_state(declared)}", soft_wrap=True)
+    console.print(f"declared by {declared.source}, {format_timestamp(declared.declared_ms)}", soft_wrap=True)
+    for change in declared.changes:
+        console.print(f"{format_timestamp(change.at_ms)} {change.kind}: {change.text}", soft_wrap=True)
+    for key, value in content["settings"].items():
+        console.print(f"{key} = {setting_text(value)}", soft_wrap=True)
