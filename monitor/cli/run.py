@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -13,10 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from monitor.app import create_worker, open_writable_store, serve_http
-from monitor.cli.command_io import ACCEPT_REJECTED_VARIABLE, load_command_settings
-from monitor.cli.signals import stop_on_signals
+from monitor.cli.command_io import ACCEPT_REJECTED_VARIABLE, load_command_settings, settings_variables
+from monitor.cli.signals import call_on_signal, stop_on_signals
 from monitor.clock import wall_clock
-from monitor.config import experiment_warnings
+from monitor.config import ConfigWatcher, Settings, experiment_warnings, experiments_digest
 from monitor.errors import AbMonitorError, ConfigError, InputRejected
 from monitor.pipeline import Telemetry
 from monitor.sources import KafkaSource
@@ -50,6 +51,10 @@ def run(arguments: argparse.Namespace) -> int:
         # The settings are loaded here and not by the caller, so that signals are handled already.
         stack.enter_context(stop_on_signals(handle_stop_request))
         settings = load_command_settings(arguments)
+        watcher = ConfigWatcher(
+            arguments.config, settings_variables(), settings, _apply_settings, telemetry.record_reload
+        )
+        stack.enter_context(call_on_signal(signal.SIGHUP, watcher.request_reload))
         kafka = settings.kafka
         accepts_rejected = arguments.accept_rejected or _is_accept_variable_set()
         store = stack.enter_context(open_writable_store(settings, wall_clock))
@@ -71,12 +76,27 @@ def run(arguments: argparse.Namespace) -> int:
         )
         stop_service = worker.stop
         server = stack.enter_context(
-            serve_http(settings, store.reader, telemetry, worker.readiness, wall_clock, worker.data_problems)
+            serve_http(
+                settings,
+                store.reader,
+                telemetry,
+                worker.readiness,
+                wall_clock,
+                worker.data_problems,
+                watcher.request_reload_result,
+            )
         )
+        telemetry.set_config(experiments_digest(settings.experiments))
+        watcher.start()
+        stack.callback(watcher.stop)
         log.info("serving url=%s", server.url)
         with _explained_rejection(arguments.config):
             worker.run()
     return 0
+
+
+def _apply_settings(settings: Settings) -> None:
+    log.info("configuration changed digest=%s", experiments_digest(settings.experiments))
 
 
 def _is_accept_variable_set() -> bool:

@@ -1,7 +1,8 @@
 """The settings, from a TOML file and environment variables (docs/configuration.md).
 
-- `settings`: the frozen records. `loading`: `load_settings`, which reads the file and the environment;
-  `line_numbers`: the lines of its keys
+- `settings`: the frozen records. `loading`: `load_settings`, which reads the files and the environment;
+  `config_files`: the files as one document; `line_numbers`: the lines of its keys
+- `config_watcher`: reloads changed files in a running service
 - `experiments`, `criteria`: parsers of an experiment's table. `definitions`: the settings that stored sums depend on
 - `sources`, `paths`: parsers of `[[kafka.sources]]` and of its paths
 - `digest`: a digest of all settings
@@ -10,8 +11,9 @@
 
 from __future__ import annotations
 
+from monitor.config.config_watcher import ConfigWatcher, ReloadResult
 from monitor.config.definitions import aggregate_definitions, definition_differences
-from monitor.config.digest import config_digest, mapping_digest
+from monitor.config.digest import config_digest, experiments_digest, mapping_digest
 from monitor.config.experiments import MAX_GAIN, MAX_NAME_LENGTH, experiment_warnings, parse_metric_specs
 from monitor.config.loading import load_settings, parse_settings
 from monitor.config.paths import Lookup, Path, Step, member_text
@@ -71,6 +73,7 @@ __all__ = [
     "RESPONSES_METRIC",
     "RETURN_DAYS_METRIC",
     "AllocationSettings",
+    "ConfigWatcher",
     "DecaySpec",
     "DecisionSettings",
     "DisplaySettings",
@@ -95,6 +98,7 @@ __all__ = [
     "NdcgIdeal",
     "Path",
     "Population",
+    "ReloadResult",
     "SchemaRegistrySettings",
     "Settings",
     "SourceSettings",
@@ -106,6 +110,7 @@ __all__ = [
     "definition_differences",
     "event_fields",
     "experiment_warnings",
+    "experiments_digest",
     "is_proportion",
     "load_settings",
     "mapping_digest",
