@@ -173,7 +173,7 @@ class ConfigWatcher:
         """Return the digest of the files and of the files that the loaded configuration refers to."""
         referenced_files = []
         for path in self._referenced_paths:
-            with suppress(OSError):
+            with suppress(OSError, ValueError):  # the second is for names that no file can have
                 referenced_files.append(ConfigFile(path, path.read_bytes()))
         return content_digest((*files, *referenced_files))
 
