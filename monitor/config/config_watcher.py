@@ -143,8 +143,10 @@ class ConfigWatcher:
         except AbMonitorError as error:
             result = self._reject(error)
         except Exception as error:  # A defect must not end the thread: the configuration would not be watched any more.
-            log.exception("configuration not read because of a defect")
-            result = self._reject(AbMonitorError(f"{type(error).__name__}: the log has the cause"))
+            defect = AbMonitorError(f"{type(error).__name__}: the log has the cause")
+            if str(defect) != self._problem:
+                log.exception("configuration not read because of a defect")
+            result = self._reject(defect)
         self._record_result(result)
         return result
 

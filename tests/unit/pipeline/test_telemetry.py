@@ -52,13 +52,16 @@ def test_only_the_digest_in_force_has_a_series() -> None:
 def test_a_failed_reload_keeps_the_time_of_the_last_success() -> None:
     """A start is a success."""
     telemetry = Telemetry()
-    successful, timestamp = telemetry.config_last_reload_successful, telemetry.config_last_reload_success
-    values = [gauge.collect()[0].samples[0].value for gauge in (successful, timestamp)]
+
+    def values() -> list[float | None]:
+        names = ("successful", "success_timestamp_seconds")
+        return [telemetry.registry.get_sample_value(f"abmonitor_config_last_reload_{name}") for name in names]
+
+    started_successful, started_at = values()
     telemetry.record_reload(ReloadResult(is_successful=False, text=""))
-    assert values[0] == 1
-    assert [gauge.collect()[0].samples[0].value for gauge in (successful, timestamp)] == [0, values[1]]
+    assert (started_successful, values()) == (1, [0, started_at])
     telemetry.record_reload(ReloadResult(is_successful=True, text=""))
-    assert successful.collect()[0].samples[0].value == 1
+    assert values()[0] == 1
 
 
 def test_after_an_outage_the_expected_end_is_unknown_until_a_rate_is_measured(caplog: pytest.LogCaptureFixture) -> None:
