@@ -125,7 +125,7 @@ def referenced_files(document: Mapping[str, Any]) -> tuple[Path, ...]:
         if isinstance(section := table.get(section_name), dict)
         for key in keys
     ]
-    return tuple(Path(name) for name in dict.fromkeys(names) if isinstance(name, str))
+    return tuple(Path(name) for name in names if isinstance(name, str))
 
 
 def find_places(texts: Sequence[str], documents: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, int]]:

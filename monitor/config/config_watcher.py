@@ -56,6 +56,7 @@ class ConfigWatcher:
         record_result: Callable[[ReloadResult], None],
     ) -> None:
         self._path = path
+        self._is_watchable = is_readable_again(path)
         self._environ = environ
         self._running_settings = initial
         self._apply = apply
@@ -115,7 +116,7 @@ class ConfigWatcher:
 
     def poll(self) -> float:
         """Reload content that has changed, and did not change since the last poll; return the time to the next poll."""
-        if not is_readable_again(self._path):
+        if not self._is_watchable:
             return POLL_INTERVAL_S
         try:
             digest = self._digest(read_config_files(self._path))
@@ -152,7 +153,7 @@ class ConfigWatcher:
 
     def _load(self) -> str:
         """Load the configuration, apply its experiments if they have changed, and return a sentence on the outcome."""
-        if not is_readable_again(self._path):
+        if not self._is_watchable:
             raise UsageError(f"{self._path}: this is neither a file nor a directory, so it cannot be read again")
         files = read_config_files(self._path)
         # Before the settings are parsed, so that a file that changes in between is noticed at the next poll.

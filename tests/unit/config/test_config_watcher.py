@@ -177,11 +177,13 @@ class TestConfigMap:
 class TestInvalidConfiguration:
     """The running configuration stays in force."""
 
-    def test_an_impossible_name_of_a_catalogue_is_a_failure_at_each_poll(self, path: Path) -> None:
-        """No file has such a name."""
+    @pytest.mark.parametrize("name", ['"\\u0000"', "[[1]]", '"/"', '"/nowhere"'])
+    def test_an_impossible_name_of_a_catalogue_is_a_failure_at_each_poll(self, path: Path, name: str) -> None:
+        """The message names the key."""
         service = Service(path)
-        path.write_text(f'{KEPT}items = {{ horizon = "1d", catalogue = "\\u0000" }}\n')
+        path.write_text(f'{KEPT}items = {{ horizon = "1d", catalogue = {name} }}\n')
         service.poll_until_settled()
+        assert service.results[-1].text.startswith("experiments.kept.items.catalogue: got ")
         service.poll_until_settled()
         assert service.successes[-2:] == [False, False]
 
