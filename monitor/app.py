@@ -11,7 +11,7 @@ from typing import Any, Final, cast, get_args
 from monitor import __version__
 from monitor.analysis import ReviewRanking
 from monitor.clock import Clock
-from monitor.config import ExperimentSettings, Settings, config_digest, parse_choice, parse_integer
+from monitor.config import ExperimentSettings, ReloadResult, Settings, config_digest, parse_choice, parse_integer
 from monitor.engine import EventNormalizer, Experiment, IdHasher
 from monitor.export import RecentHealth, ServiceHealth, attention_json, rating_scale, read_health, worst_items_json
 from monitor.pipeline import (
@@ -209,11 +209,12 @@ def serve_http(
     readiness: Callable[[], Sequence[str]],
     clock: Clock,
     data_problems: Callable[[], Sequence[str]] = tuple,
+    reload_configuration: Callable[[], ReloadResult] | None = None,
 ) -> Iterator[HttpServer]:
     """Serve the HTTP endpoints while the block runs, and yield the server.
 
     `current_reader` returns the reader of the experiments that are declared at the time of a request. `readiness` and
-    `data_problems` are those of the worker.
+    `data_problems` are those of the worker. Without `reload_configuration`, requests to reload fail.
     """
 
     def read_current_health() -> ServiceHealth:
@@ -227,6 +228,7 @@ def serve_http(
         process_registry=telemetry.registry,
         read_health=RecentHealth(read_current_health).read,
         read_starts=lambda: read_service_records(current_reader().store).starts,
+        reload_configuration=reload_configuration or _reject_reload,
         readiness_problems=readiness,
         data_problems=data_problems,
         display=settings.display,
@@ -238,6 +240,10 @@ def serve_http(
         yield server
     finally:
         server.stop()
+
+
+def _reject_reload() -> ReloadResult:
+    return ReloadResult(is_successful=False, text="this command does not reload its configuration")
 
 
 def answer_items_request(reader: StoreReader, path: str, query: Mapping[str, str]) -> dict[str, Any]:

@@ -20,12 +20,16 @@ def load_command_settings(arguments: argparse.Namespace) -> Settings:
 
     Commands that read the store select among the experiments that the store has: see `open_store_reader`.
     """
-    environ = {name: text for name, text in os.environ.items() if name != ACCEPT_REJECTED_VARIABLE}
-    settings = load_settings(arguments.config, environ)
+    settings = load_settings(arguments.config, settings_variables())
     experiment = getattr(arguments, "experiment", None)
     if getattr(arguments, "reads_store", False):
         return settings
     return settings if experiment is None else settings.select_experiment(experiment, arguments.experiment_argument)
+
+
+def settings_variables() -> dict[str, str]:
+    """Return the variables of the environment without those that are no settings."""
+    return {name: text for name, text in os.environ.items() if name != ACCEPT_REJECTED_VARIABLE}
 
 
 def write_result(option: str, path: str, text: str) -> None:

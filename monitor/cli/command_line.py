@@ -99,7 +99,7 @@ def _build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
         type=Path,
         required=True,
         metavar="FILE",
-        help="configuration file in TOML; docs/configuration.md lists the keys",
+        help="configuration file in TOML, or directory of such files; docs/configuration.md lists the keys",
     )
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, (configuration, summary) in _COMMANDS.items():

@@ -95,7 +95,7 @@ def _add(path: Path, store: ShardedStore, settings: Settings) -> None:
         raise UsageError(f"{path}: the file cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: byte {error.start} is not UTF-8") from error
-    experiments = parse_declarations(text)
+    experiments = parse_declarations(str(path), text)
     names = [experiment.name for experiment in experiments]
     clashes = sorted({*names} & {experiment.name for experiment in settings.experiments})
     if clashes:

@@ -1,7 +1,8 @@
 """The settings, from a TOML file and environment variables (docs/configuration.md).
 
-- `settings`: the frozen records. `loading`: `load_settings`, which reads the file and the environment;
-  `line_numbers`: the lines of its keys
+- `settings`: the frozen records. `loading`: `load_settings`, which reads the files and the environment;
+  `config_files`: the files as one document; `line_numbers`: the lines of its keys
+- `config_watcher`: reloads changed files in a running service
 - `experiments`, `criteria`: parsers of an experiment's table. `definitions`: the settings that stored sums depend on
 - `sources`, `paths`: parsers of `[[kafka.sources]]` and of its paths
 - `digest`: a digest of all settings. `declared_set`: the versioned set of declared experiments
@@ -10,6 +11,7 @@
 
 from __future__ import annotations
 
+from monitor.config.config_watcher import ConfigWatcher, ReloadResult
 from monitor.config.declared_set import (
     DeclaredChange,
     DeclaredExperiment,
@@ -25,13 +27,12 @@ from monitor.config.declared_set import (
     definition_changes,
     definitions_json,
     encode_declared_set,
-    experiments_digest,
     rebuilt_set,
     remove_experiment,
     replace_file_experiments,
 )
 from monitor.config.definitions import aggregate_definitions, definition_differences
-from monitor.config.digest import config_digest, mapping_digest
+from monitor.config.digest import config_digest, experiments_digest, mapping_digest
 from monitor.config.experiments import MAX_GAIN, MAX_NAME_LENGTH, experiment_warnings, parse_metric_specs
 from monitor.config.loading import load_settings, parse_declarations, parse_settings
 from monitor.config.paths import Lookup, Path, Step, member_text
@@ -91,6 +92,7 @@ __all__ = [
     "RESPONSES_METRIC",
     "RETURN_DAYS_METRIC",
     "AllocationSettings",
+    "ConfigWatcher",
     "DecaySpec",
     "DecisionSettings",
     "DeclaredChange",
@@ -119,6 +121,7 @@ __all__ = [
     "NdcgIdeal",
     "Path",
     "Population",
+    "ReloadResult",
     "SchemaRegistrySettings",
     "Settings",
     "SourceSettings",

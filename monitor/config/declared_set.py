@@ -6,21 +6,20 @@ The functions are pure: each returns the next version of a set. `monitor.state.d
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import Any, Final, Literal
 
 import msgspec
 
 from monitor.config.definitions import aggregate_definitions, definition_differences
+from monitor.config.digest import experiments_digest
 from monitor.config.settings import ExperimentSettings
 from monitor.errors import UsageError, setting_text
 
 ChangeKind = Literal["criteria", "shares", "variants", "definition"]
 ExperimentSource = Literal["file", "command"]
 """Whether the configuration file declares an experiment, or a command (or `discover.auto_adopt`)."""
-_DIGEST_BYTES: Final = 6
 _MAX_SUPERSEDED: Final = 100
 
 
@@ -113,19 +112,6 @@ def encode_declared_set(declared_set: DeclaredSet) -> bytes:
 def decode_declared_set(text: bytes) -> DeclaredSet:
     """Return the set of a JSON text. Raises `ValueError` for another text."""
     return msgspec.json.decode(text, type=DeclaredSet)
-
-
-def experiments_digest(experiments: Iterable[ExperimentSettings]) -> str:
-    """Return 12 hexadecimal digits that differ if the experiments' settings differ; their order does not count."""
-    texts = sorted(_canonical_json(experiment) for experiment in experiments)
-    return blake2b("\n".join(texts).encode(), digest_size=_DIGEST_BYTES).hexdigest() if texts else ""
-
-
-def _canonical_json(experiment: ExperimentSettings) -> str:
-    settings = msgspec.to_builtins(experiment, enc_hook=dict, str_keys=True)
-    if experiment.items is not None and experiment.items.catalogue is not None:
-        settings["items"]["catalogue"] = sorted(experiment.items.catalogue)
-    return json.dumps(settings, sort_keys=True)
 
 
 FileDecision = Literal["unchanged", "follow", "replace", "conflict"]

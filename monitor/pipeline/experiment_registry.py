@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final
 
 from monitor.clock import Clock
 from monitor.config import (
@@ -15,10 +18,11 @@ from monitor.config import (
     experiments_digest,
     replace_file_experiments,
 )
-from monitor.errors import UsageError
+from monitor.errors import AbMonitorError, UsageError
 from monitor.state import ShardedStore, StoreMetadata, is_file_in_use, join_store, record_file_in_use
 
 log = logging.getLogger(__name__)
+_SYNCHRONIZATION_INTERVAL_S: Final = 10.0
 
 
 class ExperimentRegistry:
@@ -36,6 +40,8 @@ class ExperimentRegistry:
         self._lock = threading.Lock()
         self._accepted_digest: str | None = None
         """Digest of the file's experiments when they were last compared with the set without a conflict."""
+        self._followed_version: int | None = None
+        """Version of another file for which the older file of this worker was logged."""
         self.metadata = self.synchronize()
 
     def synchronize(self) -> StoreMetadata:
@@ -49,7 +55,9 @@ class ExperimentRegistry:
     def replace_file(self, experiments: tuple[ExperimentSettings, ...]) -> StoreMetadata:
         """Declare the experiments of the changed file, as `synchronize` does; after an error nothing has changed."""
         with self._lock:
-            return self._compare(experiments)
+            metadata = self._compare(experiments)
+            self._settings = replace(self._settings, experiments=experiments)
+            return metadata
 
     def _compare(self, experiments: tuple[ExperimentSettings, ...]) -> StoreMetadata:
         digest = experiments_digest(experiments)
@@ -64,7 +72,8 @@ class ExperimentRegistry:
                     f"{current.origin}, which is in force as version {current.version}. Make the files equal, or "
                     "restart this worker to put its file into force"
                 )
-            if decision == "follow" and previous_digest != self._accepted_digest:
+            if decision == "follow" and current.version != self._followed_version:
+                self._followed_version = current.version
                 log.warning(
                     "older file not in force origin=%s: the experiments of %s are in force as version %d",
                     self._origin,
@@ -79,6 +88,27 @@ class ExperimentRegistry:
         self._accepted_digest = digest
         record_file_in_use(self._store, digest, self._clock())
         return self.metadata
+
+    @contextmanager
+    def synchronizing(self) -> Iterator[None]:
+        """Synchronize every ten seconds while the block runs, in a thread of its own."""
+        block_ended = threading.Event()
+
+        def synchronize_regularly() -> None:
+            while not block_ended.wait(_SYNCHRONIZATION_INTERVAL_S):
+                try:
+                    self.synchronize()
+                except AbMonitorError as error:
+                    # The worker reports an outage, and the watcher of the configuration a conflict.
+                    log.debug("experiments not synchronized reason=%s", error)
+
+        thread = threading.Thread(target=synchronize_regularly, name="experiments", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            block_ended.set()
+            thread.join()
 
     def change(self, change: Callable[[DeclaredSet], DeclaredSet]) -> StoreMetadata:
         """Change the set by a command, and return the metadata. Raises the errors of `change`."""

@@ -20,6 +20,7 @@ from prometheus_client import (
     ProcessCollector,
 )
 
+from monitor.config import ReloadResult
 from monitor.decoding import IGNORED_REASONS
 from monitor.events import REJECTION_REASONS
 from monitor.pipeline.pauses import DEPENDENCIES
@@ -138,6 +139,24 @@ PROCESS_METRICS: Final = (
         "1 while the worker waits for a dependency, 0 otherwise. The label reason is store, kafka or dead_letters.",
     ),
     ExportedMetric(
+        "abmonitor_config_last_reload_successful",
+        "gauge",
+        (),
+        "1 if the configuration was valid when it was last read, 0 if the running one stayed in force.",
+    ),
+    ExportedMetric(
+        "abmonitor_config_last_reload_success_timestamp_seconds",
+        "gauge",
+        (),
+        "Time at which a valid configuration was last read, in seconds since the Unix epoch.",
+    ),
+    ExportedMetric(
+        "abmonitor_config_info",
+        "info",
+        ("digest",),
+        "Digest of the experiments in force, as a label; the value is always 1.",
+    ),
+    ExportedMetric(
         "abmonitor_build_info",
         "info",
         ("version", "config_digest"),
@@ -171,6 +190,10 @@ class Telemetry:
         for dependency in DEPENDENCIES:
             self.paused.labels(dependency).set(0)
         self.build_info = self._metric(Info, "abmonitor_build_info")
+        self.config_last_reload_successful = self._metric(Gauge, "abmonitor_config_last_reload_successful")
+        self.config_last_reload_success = self._metric(Gauge, "abmonitor_config_last_reload_success_timestamp_seconds")
+        self.record_reload(ReloadResult(is_successful=True, text="started"))
+        self.config_info = self._metric(Info, "abmonitor_config_info")
         self._lag_labels: set[tuple[str, str]] = set()
 
     def _metric(self, family: Callable[..., Family], name: str) -> Family:
@@ -178,6 +201,17 @@ class Telemetry:
         (metric,) = (metric for metric in PROCESS_METRICS if metric.name == name)
         options = {"buckets": metric.buckets} if metric.buckets else {}
         return family(name.removesuffix("_info"), metric.help, metric.label_names, registry=self.registry, **options)
+
+    def record_reload(self, result: ReloadResult) -> None:
+        """Set whether the last reload of the configuration succeeded, and when."""
+        self.config_last_reload_successful.set(result.is_successful)
+        if result.is_successful:
+            self.config_last_reload_success.set_to_current_time()
+
+    def set_config(self, digest: str) -> None:
+        """Set the digest of the experiments in force; the series of the previous digest is removed."""
+        self.config_info.clear()
+        self.config_info.labels(digest).info({})
 
     def set_lags(self, assignment: Collection[str], lags: Iterable[tuple[str, int, float]]) -> None:
         """Set the lag of partitions: (partition, events, seconds); remove partitions outside the assignment.
