@@ -3,7 +3,7 @@
 - `settings`: the frozen records. `loading`: `load_settings`, which reads the files and the environment;
   `config_files`: the files as one document; `line_numbers`: the lines of its keys
 - `config_watcher`: reloads changed files in a running service
-- `experiments`, `criteria`: parsers of an experiment's table. `definitions`: the settings that stored sums depend on
+- `experiment_tables`, `criteria`: parsers of an experiment's table. `definitions`: the settings that stored sums depend on
 - `sources`, `paths`: parsers of `[[kafka.sources]]` and of its paths
 - `digest`: a digest of all settings. `declared_set`: the versioned set of declared experiments
 - `values`: parsers of single values. `validation`: checks of settings that depend on each other
@@ -33,7 +33,7 @@ from monitor.config.declared_set import (
 )
 from monitor.config.definitions import aggregate_definitions, definition_differences
 from monitor.config.digest import config_digest, experiments_digest, mapping_digest
-from monitor.config.experiments import MAX_GAIN, MAX_NAME_LENGTH, experiment_warnings, parse_metric_specs
+from monitor.config.experiment_tables import MAX_GAIN, MAX_NAME_LENGTH, experiment_warnings, parse_metric_specs
 from monitor.config.loading import load_settings, parse_declarations, parse_settings
 from monitor.config.paths import Lookup, Path, Step, member_text
 from monitor.config.settings import (

@@ -24,7 +24,7 @@ from monitor.config.config_files import (
     read_config_files,
     referenced_files,
 )
-from monitor.config.experiments import is_name, parse_experiment
+from monitor.config.experiment_tables import is_name, parse_experiment
 from monitor.config.line_numbers import find_line, read_line_numbers
 from monitor.config.settings import (
     DisplaySettings,

@@ -17,7 +17,7 @@ from monitor.config import (
     experiment_warnings,
     load_settings,
 )
-from monitor.config.experiments import _KEYS
+from monitor.config.experiment_tables import _KEYS
 from monitor.errors import ConfigError, ConfigErrors, UsageError
 
 GOOD = """
