@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast, get_args
@@ -11,11 +11,20 @@ from typing import Any, Final, cast, get_args
 from monitor import __version__
 from monitor.analysis import ReviewRanking
 from monitor.clock import Clock
-from monitor.config import ExperimentSettings, ReloadResult, Settings, config_digest, parse_choice, parse_integer
+from monitor.config import (
+    DeclaredSet,
+    ExperimentSettings,
+    ReloadResult,
+    Settings,
+    config_digest,
+    parse_choice,
+    parse_integer,
+)
 from monitor.engine import EventNormalizer, Experiment, IdHasher
 from monitor.export import RecentHealth, ServiceHealth, attention_json, rating_scale, read_health, worst_items_json
 from monitor.pipeline import (
     ArrivalCounter,
+    BackfillRunner,
     RetentionCleaner,
     ShardedWriter,
     SkippedEventLogger,
@@ -89,8 +98,12 @@ class Service:
         clock: Clock,
         *,
         accepts_rejected_backlog: bool = False,
+        on_backfill_complete: Callable[[int, int | None], None],
     ) -> None:
+        """`on_backfill_complete` receives the number of a filled experiment and the time since which it is complete."""
         self._file_settings = settings
+        self._on_backfill_complete = on_backfill_complete
+        self._backfills: BackfillRunner | None = None
         self._shards, self._reader_shards = connections
         self._source = source
         self._telemetry = telemetry
@@ -101,7 +114,11 @@ class Service:
         self.reader: StoreReader
 
     def adopt(self, metadata: StoreMetadata) -> Worker:
-        """Return a new worker for the declared experiments; the worker before must have ended."""
+        """Return a new worker for the declared experiments, and start their backfills.
+
+        The worker before must have ended.
+        """
+        self._stop_backfills()
         if self._worker is not None:
             self._accepts_rejected_backlog = self._worker.accepts_rejected_backlog
         mark_initialized(self._shards, metadata.declared_set)
@@ -111,8 +128,20 @@ class Service:
         served_settings = replace(self._file_settings, experiments=tuple(definition.settings for definition in served))
         numbers = {definition.settings.name: definition.number for definition in served}
         self.reader = StoreReader(self._reader_shards, served_settings, numbers, self._clock)
+        counted_settings = replace(self._file_settings, experiments=counted)
+        self._backfills = BackfillRunner(
+            settings=counted_settings,
+            experiments=[Experiment(each.number, each.settings) for each in declared.counted],
+            unfinished=[each.number for each in declared.counted if each.is_filling],
+            superseded_numbers=superseded_numbers(declared),
+            id_hasher=IdHasher(metadata.hash_key),
+            store=self._shards,
+            telemetry=self._telemetry,
+            clock=self._clock,
+            on_complete=self._on_backfill_complete,
+        )
         self._worker = create_worker(
-            replace(self._file_settings, experiments=counted),
+            counted_settings,
             WritableStore(self._shards, self.reader, metadata),
             self._source,
             self._telemetry,
@@ -121,10 +150,20 @@ class Service:
             belongs_to_service=True,
             accepts_rejected_backlog=self._accepts_rejected_backlog,
             is_restart=self._worker is not None,
+            held_numbers=self._backfills.held_numbers,
         )
+        self._backfills.start()
         if self._is_stopping:
             self._worker.stop()
         return self._worker
+
+    def close(self) -> None:
+        """End the backfills after their current batch."""
+        self._stop_backfills()
+
+    def _stop_backfills(self) -> None:
+        if self._backfills is not None:
+            self._backfills.stop()
 
     def stop(self) -> None:
         """Make the worker stop after its batch."""
@@ -152,6 +191,7 @@ def create_worker(
     belongs_to_service: bool = False,
     accepts_rejected_backlog: bool = False,
     is_restart: bool = False,
+    held_numbers: Callable[[], Collection[str]] = frozenset,
 ) -> Worker:
     """Return a worker that applies the events of the source to the store.
 
@@ -172,10 +212,17 @@ def create_worker(
     return Worker(
         settings=settings,
         normalizer=EventNormalizer(experiments, id_hasher),
-        writer=ShardedWriter(experiments, id_hasher, store.shards, arrival_counter=arrival_counter),
+        writer=ShardedWriter(
+            experiments,
+            id_hasher,
+            store.shards,
+            arrival_counter=arrival_counter,
+            superseded_numbers=superseded_numbers(declared_set),
+        ),
         watermark_tracker=WatermarkTracker(
             store.metadata.horizons_ms,
             min(map(_max_unconfirmed_advance_ms, settings.experiments), default=_MIN_UNCONFIRMED_ADVANCE_MS),
+            held_numbers(),
         ),
         retention_cleaners=[
             RetentionCleaner(shard, experiments, feedback_topic=feedback_topic, clock=clock, archived=archived)
@@ -193,7 +240,13 @@ def create_worker(
         else None,
         accepts_rejected_backlog=accepts_rejected_backlog,
         is_restart=is_restart,
+        held_numbers=held_numbers,
     )
+
+
+def superseded_numbers(declared_set: DeclaredSet) -> frozenset[int]:
+    """Return the numbers of earlier definitions of the counted experiments: their rows count as blank."""
+    return frozenset(number for experiment in declared_set.counted for number in experiment.superseded_numbers)
 
 
 def _max_unconfirmed_advance_ms(experiment: ExperimentSettings) -> int:

@@ -77,8 +77,15 @@ def run(arguments: argparse.Namespace) -> int:
         source = KafkaSource(kafka)
         stack.callback(source.close)
         service = Service(
-            settings, connections, source, telemetry, wall_clock, accepts_rejected_backlog=accepts_rejected
+            settings,
+            connections,
+            source,
+            telemetry,
+            wall_clock,
+            accepts_rejected_backlog=accepts_rejected,
+            on_backfill_complete=registry.complete_backfill,
         )
+        stack.callback(service.close)
         stop_service = service.stop
         worker = service.adopt(registry.metadata)
         server = stack.enter_context(

@@ -3,7 +3,7 @@
 - `settings`: the frozen records. `loading`: `load_settings`, which reads the files and the environment;
   `config_files`: the files as one document; `line_numbers`: the lines of its keys
 - `config_watcher`: reloads changed files in a running service
-- `experiment_tables`, `criteria`: parsers of an experiment's table. `definitions`: the settings that stored sums depend on
+- `experiment_tables`, `criteria`: parsers of an experiment's table. `definitions`: the settings that sums depend on
 - `sources`, `paths`: parsers of `[[kafka.sources]]` and of its paths
 - `digest`: a digest of all settings. `declared_set`: the versioned set of declared experiments
 - `values`: parsers of single values. `validation`: checks of settings that depend on each other

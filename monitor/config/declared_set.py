@@ -247,11 +247,15 @@ def remove_experiment(current: DeclaredSet, name: str, origin: str, now_ms: int)
 
 
 def complete_backfill(current: DeclaredSet, number: int, complete_since_ms: int | None, now_ms: int) -> DeclaredSet:
-    """Return the next version of a set, in which the numbers of a filled experiment are shown."""
+    """Return the next version of a set, in which the numbers of a filled experiment are shown.
+
+    Return the set itself if it has no such number to fill any more.
+    """
     builder = _SetBuilder(current, current.origin, now_ms)
-    for declared in current.experiments:
-        if declared.number == number and declared.is_filling:
-            builder.put(replace(declared, is_filling=False, previous=None, complete_since_ms=complete_since_ms))
+    declared = next((each for each in current.experiments if each.number == number and each.is_filling), None)
+    if declared is None:
+        return current
+    builder.put(replace(declared, is_filling=False, previous=None, complete_since_ms=complete_since_ms))
     return builder.build()
 
 

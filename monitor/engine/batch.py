@@ -182,7 +182,7 @@ class BatchChanges:
 
     def __init__(self) -> None:
         self.response_outcomes: list[str] = []
-        """For each response event "applied", "revised", "duplicate", "late" or "skipped"."""
+        """For each response event "applied", "revised", "duplicate", "late", "skipped", or in a backfill "ignored"."""
         self.feedback_outcomes: list[str] = []
         """For each feedback event one of the same outcomes."""
         self.skipped_responses: dict[str, SkippedEventCount] = {}
@@ -279,7 +279,10 @@ class BatchChanges:
 
     def track_row_dependency(self, row: ResponseRow) -> None:
         """Record that an outcome depends on a row; a row that is not stored is ignored."""
-        if row.version:
+        if row.superseded_response is not None:
+            number, timestamp_ms = row.superseded_response
+            self.track_dependency_time(number, timestamp_ms)
+        elif row.version:
             self.track_dependency_time(
                 NO_RESPONSE if row.variant_key == NO_RESPONSE else row.variant_key >> 8, row.timestamp_ms
             )
@@ -290,10 +293,14 @@ class BatchChanges:
 
     def move_to_expiry_hour(self, old: ResponseRow, row: ResponseRow) -> None:
         """Record that a row expires with the hour of the new time, unless the old time is in the same hour."""
-        old_cell = _hour_cell(old.variant_key >> 8, old.timestamp_ms)
-        if old_cell != _hour_cell(row.variant_key >> 8, row.timestamp_ms):
-            _append(self.expiry_removals, old_cell, row.stored_id)
-            self.add_to_expiry_hour(row.variant_key >> 8, row.timestamp_ms, row.stored_id)
+        old_number, number = old.variant_key >> 8, row.variant_key >> 8
+        if _hour_cell(old_number, old.timestamp_ms) != _hour_cell(number, row.timestamp_ms):
+            self.remove_from_expiry_hour(old_number, old.timestamp_ms, row.stored_id)
+            self.add_to_expiry_hour(number, row.timestamp_ms, row.stored_id)
+
+    def remove_from_expiry_hour(self, experiment_number: i64, timestamp_ms: i64, stored_id: bytes) -> None:
+        """Record that a row no longer expires with the hour of a time, under an experiment number."""
+        _append(self.expiry_removals, _hour_cell(experiment_number, timestamp_ms), stored_id)
 
 
 def _hour_cell(experiment_number: i64, timestamp_ms: i64) -> i64:

@@ -34,6 +34,7 @@ ReadStudents: TypeAlias = "Callable[[list[tuple[int, bytes]]], list[bytes | None
 Row = TypeVar("Row")
 
 _NO_SUMS: Final[tuple[int, ...]] = ()
+_NO_NUMBERS: Final[frozenset[int]] = frozenset()
 _MAX_CACHED_ITEM_IDS: Final = 200_000
 """Bound of the cache of item ids that are stored already."""
 
@@ -96,6 +97,7 @@ class BatchProcessor:
     """Applies batches of events to the cached rows of a shard."""
 
     __slots__ = (
+        "_backfilled_number",
         "_experiments",
         "_first_version",
         "_item_counters",
@@ -104,6 +106,7 @@ class BatchProcessor:
         "_response_cache",
         "_stored_item_ids",
         "_student_cache",
+        "_superseded_numbers",
     )
 
     def __init__(
@@ -116,10 +119,15 @@ class BatchProcessor:
         *,
         cached_rows: int,
         first_version: int,
+        superseded_numbers: frozenset[int] = _NO_NUMBERS,
+        backfilled_number: int | None = None,
     ) -> None:
         """Create a processor with a cache of `cached_rows` rows of responses, and as many of students.
 
-        `first_version` is the version of new rows.
+        `first_version` is the version of new rows. A stored response whose experiment number is in
+        `superseded_numbers` counts as missing, and so do its reactions. With a `backfilled_number`, the processor
+        applies the responses of that experiment and the reactions to these responses. Other events are ignored: the
+        workers have applied or skipped them already.
         """
         self._experiments = {experiment.number: experiment for experiment in experiments}
         self._item_counters: dict[int, ItemCounter] = {}
@@ -127,6 +135,8 @@ class BatchProcessor:
             item_counter = experiment.create_item_counter(ids, keys)
             if item_counter is not None:
                 self._item_counters[experiment.number] = item_counter
+        self._superseded_numbers = superseded_numbers
+        self._backfilled_number = backfilled_number
         self._read_responses = read_responses
         self._read_students = read_students
         self._first_version: i64 = first_version
@@ -177,7 +187,9 @@ class BatchProcessor:
         """Return the responses that count and are not late."""
         accepted = []
         for response in responses:
-            if response.variant_key == NO_RESPONSE:
+            if response.variant_key == NO_RESPONSE and self._backfilled_number is not None:
+                batch.response_outcomes.append("ignored")
+            elif response.variant_key == NO_RESPONSE:
                 batch.response_outcomes.append("skipped")
                 if response.undeclared_experiment:
                     batch.count_skipped_response(response.undeclared_experiment, response.timestamp_ms)
@@ -207,11 +219,13 @@ class BatchProcessor:
         return row
 
     def _load_rows(self, rows: list[ResponseRow]) -> None:
-        """Fill blank rows with their stored content; rows that are not stored stay blank."""
+        """Fill blank rows with their stored content; rows that are not stored, or are superseded, stay blank."""
         stored_rows = self._read_responses([row.stored_id for row in rows])
         for row, stored in zip(rows, stored_rows, strict=True):
             if stored is not None:
                 load_response_row(row, stored)
+                if row.variant_key >> 8 in self._superseded_numbers:
+                    row.clear_superseded()
 
     def _mark_changed(self, batch: BatchChanges, row: ResponseRow) -> bool:
         """Mark a row as changed by the batch and record the previous state; return False if already marked."""
@@ -243,6 +257,9 @@ class BatchProcessor:
         batch.track_row_dependency(row)
         variant_key, timestamp_ms = response.variant_key, response.timestamp_ms
         if row.variant_key != NO_RESPONSE and row.variant_key >> 8 not in self._experiments:
+            if self._backfilled_number is not None:
+                batch.response_outcomes.append("ignored")
+                return
             batch.response_outcomes.append("skipped")
             batch.count_skipped_response(self._experiments[variant_key >> 8].settings.name, timestamp_ms)
             return
@@ -292,6 +309,9 @@ class BatchProcessor:
     def _apply_reaction(
         self, batch: BatchChanges, row: ResponseRow, reaction: Reaction, delay_ms: int, late_before_ms: dict[int, int]
     ) -> None:
+        if self._backfilled_number is not None and row.variant_key >> 8 != self._backfilled_number:
+            batch.feedback_outcomes.append("ignored")
+            return
         if row.variant_key == NO_RESPONSE:
             is_late = reaction[0] < late_before_ms[NO_RESPONSE]
         elif row.variant_key >> 8 in self._experiments:
@@ -320,14 +340,19 @@ class BatchProcessor:
         """Add the changed rows with their new versions, and the changes of their contributions."""
         for row in batch.changed_rows:
             row.is_changed = False
+            is_new = row.version == 0
+            is_unlisted = is_new
+            if row.superseded_response is not None:
+                number, old_ms = row.superseded_response
+                batch.remove_from_expiry_hour(number, old_ms, row.stored_id)
+                row.superseded_response, is_unlisted = None, True
             if row.variant_key == NO_RESPONSE:
                 newest_ms = row.reactions[-1][0]
-                if not row.version or newest_ms // HOUR_MS > row.timestamp_ms // HOUR_MS:
+                if is_unlisted or newest_ms // HOUR_MS > row.timestamp_ms // HOUR_MS:
                     batch.add_to_expiry_hour(NO_RESPONSE, newest_ms, row.stored_id)
                 row.timestamp_ms = newest_ms
             else:
                 self._replace_row_sums(batch, row, batch.previous_states.get(row.stored_id))
-            is_new = row.version == 0
             row.version = self._first_version if is_new else row.version + 1
             batch.response_rows.append((row.stored_id, encode_response_row(row), is_new))
 

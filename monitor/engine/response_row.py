@@ -53,6 +53,7 @@ class ResponseRow:
         "reactions",
         "stored_id",
         "student_hash",
+        "superseded_response",
         "timestamp_ms",
         "variant_key",
         "version",
@@ -98,10 +99,22 @@ class ResponseRow:
         """The stored id of the response, part of the Redis key of the row; not stored in the row."""
         self.is_changed = False
         """Whether the current batch changes the row; not stored."""
+        self.superseded_response: tuple[int, int] | None = None
+        """(experiment number, time in ms) of the stored response that `clear_superseded` has removed; not stored."""
 
     def is_blank(self) -> bool:
         """Return whether the row has neither the response event nor a reaction."""
         return self.variant_key == NO_RESPONSE and not self.reactions
+
+    def clear_superseded(self) -> None:
+        """Make the row blank, except for its version: its stored response has a superseded experiment number."""
+        self.superseded_response = self.variant_key >> 8, self.timestamp_ms
+        self.timestamp_ms = 0
+        self.variant_key = NO_RESPONSE
+        self.student_hash = self.item_hashes = b""
+        self.ranks = None
+        self.latency_ms = self.category = MISSING
+        self.reactions = ()
 
     def review_score(self) -> float | None:
         """Return the score of the latest review, inside or outside the feedback window; None without a review."""

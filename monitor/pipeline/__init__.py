@@ -6,12 +6,15 @@
 - `retention`, `snapshot_writer`, `skipped_events`: deletion of expired data, hourly snapshots, skipped events
 - `experiment_registry`: the configuration file and the declared experiments of the store, in step
 - `arrival_counter`, `data_problems`: counts of arriving events, and sentences about events that do not count
+- `backfill`, `backfill_runner`: events from before the declaration of an experiment, applied beside the main loop
 - `telemetry`, `pauses`, `status_reporter`: metrics of the process, outages, the worker's record in the store
 """
 
 from __future__ import annotations
 
 from monitor.pipeline.arrival_counter import ArrivalCounter
+from monitor.pipeline.backfill import BackfillInterrupted, BackfillProgress, ExperimentBackfill
+from monitor.pipeline.backfill_runner import BackfillRunner, held_numbers
 from monitor.pipeline.commit_pipeline import ShardedWriter
 from monitor.pipeline.data_problems import DataProblem, ProblemKind
 from monitor.pipeline.experiment_registry import ExperimentRegistry
@@ -26,7 +29,11 @@ from monitor.pipeline.worker import Worker
 __all__ = [
     "PROCESS_METRICS",
     "ArrivalCounter",
+    "BackfillInterrupted",
+    "BackfillProgress",
+    "BackfillRunner",
     "DataProblem",
+    "ExperimentBackfill",
     "ExperimentRegistry",
     "ExportedMetric",
     "ProblemKind",
@@ -38,5 +45,6 @@ __all__ = [
     "Telemetry",
     "WatermarkTracker",
     "Worker",
+    "held_numbers",
     "read_data_problems",
 ]

@@ -32,7 +32,10 @@ class BatchApplier:
         store: StoreShard,
         *,
         max_cached_rows: int = MAX_CACHED_ROWS,
+        superseded_numbers: frozenset[int] = frozenset(),
+        backfilled_number: int | None = None,
     ) -> None:
+        """See `BatchProcessor` for `superseded_numbers` and `backfilled_number`."""
         self._decays = {experiment.number: experiment.settings.decay for experiment in experiments}
         self._store = store
         self._skipped_event_counter = SkippedEventCounter(store, id_hasher)
@@ -46,6 +49,8 @@ class BatchApplier:
             cached_rows=max_cached_rows,
             # If another worker deletes a row and creates a new row of the same name, the versions must differ.
             first_version=1 + secrets.randbits(30),
+            superseded_numbers=superseded_numbers,
+            backfilled_number=backfilled_number,
         )
 
     def clear_cache(self) -> None:

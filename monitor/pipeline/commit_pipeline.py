@@ -92,12 +92,24 @@ class ShardedWriter:
         *,
         arrival_counter: ArrivalCounter | None = None,
         max_cached_rows: int = MAX_CACHED_ROWS,
+        superseded_numbers: frozenset[int] = frozenset(),
+        backfilled_number: int | None = None,
     ) -> None:
-        """Without an `arrival_counter`, arriving events are not counted."""
+        """Without an `arrival_counter`, arriving events are not counted.
+
+        See `BatchProcessor` for `superseded_numbers` and `backfilled_number`.
+        """
         self._arrival_counter = arrival_counter
         self._shards = list(store)
         self._appliers = [
-            BatchApplier(experiments, id_hasher, shard, max_cached_rows=max_cached_rows // len(self._shards))
+            BatchApplier(
+                experiments,
+                id_hasher,
+                shard,
+                max_cached_rows=max_cached_rows // len(self._shards),
+                superseded_numbers=superseded_numbers,
+                backfilled_number=backfilled_number,
+            )
             for shard in self._shards
         ]
         self._executor = ThreadPoolExecutor(len(self._shards), thread_name_prefix="commit")

@@ -15,14 +15,25 @@ from monitor.config import (
     ExperimentSettings,
     Settings,
     compare_file,
+    complete_backfill,
     experiments_digest,
     replace_file_experiments,
 )
 from monitor.errors import AbMonitorError, UsageError
-from monitor.state import ShardedStore, StoreMetadata, is_file_in_use, join_store, record_file_in_use
+from monitor.state import (
+    ShardedStore,
+    StoreMetadata,
+    delete_experiment,
+    has_experiment,
+    is_file_in_use,
+    join_store,
+    record_file_in_use,
+)
 
 log = logging.getLogger(__name__)
 _SYNCHRONIZATION_INTERVAL_S: Final = 10.0
+_DELETION_DELAY_MS: Final = 60_000
+"""Time after the last change of the set by which all workers follow the set."""
 
 
 class ExperimentRegistry:
@@ -98,6 +109,7 @@ class ExperimentRegistry:
             while not block_ended.wait(_SYNCHRONIZATION_INTERVAL_S):
                 try:
                     self.synchronize()
+                    self._delete_superseded()
                 except AbMonitorError as error:
                     # The worker reports an outage, and the watcher of the configuration a conflict.
                     log.debug("experiments not synchronized reason=%s", error)
@@ -115,3 +127,18 @@ class ExperimentRegistry:
         with self._lock:
             self.metadata = join_store(self._store, self._settings, change)
             return self.metadata
+
+    def complete_backfill(self, number: int, complete_since_ms: int | None) -> None:
+        """Show the numbers of a filled experiment."""
+        self.change(lambda current: complete_backfill(current, number, complete_since_ms, self._clock()))
+
+    def _delete_superseded(self) -> None:
+        """Delete what is stored under numbers that no worker shows or counts any more."""
+        declared_set = self.metadata.declared_set
+        if self._clock() < declared_set.since_ms + _DELETION_DELAY_MS:
+            return
+        for experiment in declared_set.experiments:
+            for number in {*experiment.superseded_numbers} - {experiment.number, experiment.served.number}:
+                if has_experiment(self._store, number):
+                    keys = delete_experiment(self._store, number)
+                    log.info("earlier definition deleted experiment=%s keys=%d", experiment.name, keys)

@@ -87,7 +87,7 @@ class RetentionCleaner:
             self._delete_students_of_ended_experiments(tracker)
             self._watermark_hour, self._retention_due = watermark_hour, True
         if self._retention_due and (last or time.monotonic() >= self._next_retention_s):
-            self._delete_past_retention()
+            self._delete_past_retention(tracker.held)
             self._retention_due, self._next_retention_s = False, time.monotonic() + _RETENTION_INTERVAL_S
         if self._archived:
             for number in {*self._archived} - read_experiments_without_students(self._store):
@@ -146,9 +146,14 @@ class RetentionCleaner:
             self._store.expire_rows(str(number), [last_hour], (last_hour + 1) * HOUR_MS)
             self._ended_experiments.add(number)
 
-    def _delete_past_retention(self) -> None:
-        """Delete time buckets, hours and days of traffic, and item counts that are beyond their retention."""
+    def _delete_past_retention(self, held: Collection[str] = ()) -> None:
+        """Delete time buckets, hours and days of traffic, and item counts that are beyond their retention.
+
+        The records of the experiment numbers in `held` remain: a backfill may still change old records.
+        """
         for experiment in self._experiments:
+            if str(experiment.number) in held:
+                continue
             newest_ms = read_newest_response_ms([self._store], experiment.number, range(len(experiment.variant_keys)))
             if newest_ms is None:
                 continue

@@ -24,6 +24,7 @@ from monitor.config import ReloadResult
 from monitor.decoding import IGNORED_REASONS
 from monitor.events import REJECTION_REASONS
 from monitor.pipeline.pauses import DEPENDENCIES
+from monitor.state import BackfillState
 
 Family = TypeVar("Family", Counter, Gauge, Histogram, Info)
 OUTCOMES: Final = ("applied", "duplicate", "revised", "late", "skipped", "rejected")
@@ -138,6 +139,19 @@ PROCESS_METRICS: Final = (
         ("reason",),
         "1 while the worker waits for a dependency, 0 otherwise. The label reason is store, kafka or dead_letters.",
     ),
+    # Written by every worker, for the experiments of its configuration that have been backfilled.
+    ExportedMetric(
+        "abmonitor_backfill_progress_ratio",
+        "gauge",
+        ("experiment",),
+        "Share of the earlier events that the backfill of the experiment has applied; 1 if it is complete.",
+    ),
+    ExportedMetric(
+        "abmonitor_backfill_failed",
+        "gauge",
+        ("experiment",),
+        "1 if the last attempt to backfill the experiment has failed, 0 otherwise.",
+    ),
     ExportedMetric(
         "abmonitor_config_last_reload_successful",
         "gauge",
@@ -189,6 +203,8 @@ class Telemetry:
         self.paused = self._metric(Gauge, "abmonitor_paused")
         for dependency in DEPENDENCIES:
             self.paused.labels(dependency).set(0)
+        self.backfill_progress_ratio = self._metric(Gauge, "abmonitor_backfill_progress_ratio")
+        self.backfill_failed = self._metric(Gauge, "abmonitor_backfill_failed")
         self.build_info = self._metric(Info, "abmonitor_build_info")
         self.config_last_reload_successful = self._metric(Gauge, "abmonitor_config_last_reload_successful")
         self.config_last_reload_success = self._metric(Gauge, "abmonitor_config_last_reload_success_timestamp_seconds")
@@ -228,6 +244,12 @@ class Telemetry:
             self.lag_events.remove(*labels)
             self.lag_seconds.remove(*labels)
         self._lag_labels &= assigned_labels
+
+    def set_backfills(self, states: Mapping[str, BackfillState]) -> None:
+        """Set the metrics of backfills; `states` is the state by name of the experiment."""
+        for name, state in states.items():
+            self.backfill_progress_ratio.labels(name).set(state.progress_ratio)
+            self.backfill_failed.labels(name).set(state.state == "failed")
 
     def initialize_topics(self, topics: Mapping[str, str]) -> None:
         """Create the series of every topic, by event type, with all outcomes and reasons at 0.

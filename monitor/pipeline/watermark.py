@@ -21,15 +21,33 @@ class WatermarkTracker:
     before the current end offsets must be confirmed.
     """
 
-    def __init__(self, horizons_ms: Mapping[str, int], max_unconfirmed_advance_ms: float = math.inf) -> None:
-        """Start without positions; `horizons_ms` is how long a response may change, by experiment number."""
+    def __init__(
+        self,
+        horizons_ms: Mapping[str, int],
+        max_unconfirmed_advance_ms: float = math.inf,
+        held: Collection[str] = (),
+    ) -> None:
+        """Start without positions; `horizons_ms` is how long a response may change, by experiment number.
+
+        See `hold` for `held`.
+        """
         self._max_unconfirmed_advance_ms = max_unconfirmed_advance_ms
+        self.held: frozenset[str] = frozenset(held)
+        """Experiment numbers, and `PENDING_FEEDBACK`, whose events are not late and whose rows do not expire."""
         self._confirmed_ms = 0
         """Watermark by the last confirmed end offsets."""
-        self._horizons_ms = {**horizons_ms, PENDING_FEEDBACK: max(horizons_ms.values())}
+        self._horizons_ms = {**horizons_ms, PENDING_FEEDBACK: max(horizons_ms.values(), default=0)}
         self._expired_before_ms: Mapping[str, int] = {}
         self._positions: dict[str, Position] = {}
         self._end_offsets: dict[str, int | None] = {}
+
+    def hold(self, held: Collection[str]) -> None:
+        """Replace the experiment numbers whose events are not late and whose rows do not expire.
+
+        These are the numbers with an unfinished backfill, and `PENDING_FEEDBACK` while such a backfill may still store
+        the responses that the feedback is about.
+        """
+        self.held = frozenset(held)
 
     def load_state(self, state: StoreState) -> None:
         """Replace all positions and expiry boundaries by the state of the store."""
@@ -197,7 +215,12 @@ class WatermarkTracker:
     def late_before_ms(self) -> dict[str, int]:
         """Return the response time before which events are late, by experiment number or `PENDING_FEEDBACK`."""
         watermark_ms = self.watermark_ms()
-        return {
+        late_before_ms = {
             number: max(watermark_ms - horizon_ms, self._expired_before_ms.get(number, 0))
             for number, horizon_ms in self._horizons_ms.items()
+            if number not in self.held
         }
+        late_before_ms |= dict.fromkeys(self.held, 0)
+        if PENDING_FEEDBACK in self.held:
+            late_before_ms[PENDING_FEEDBACK] = self._expired_before_ms.get(PENDING_FEEDBACK, 0)
+        return late_before_ms

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -78,12 +78,14 @@ class Worker:
         status_reporter: StatusReporter | None = None,
         accepts_rejected_backlog: bool = False,
         is_restart: bool = False,
+        held_numbers: Callable[[], Collection[str]] = frozenset,
     ) -> None:
         """Connect the parts; `topics` is the topic by event type, for the labels of metrics.
 
         `arrival_counter` and `status_reporter` are those of the service; other commands have none. If
         `accepts_rejected_backlog` is true, the limits on rejected records apply only to records that arrive after the
         start. With `is_restart`, the worker replaces one in the same process, and so is ready already.
+        `held_numbers` returns what `WatermarkTracker.hold` needs.
         """
         self._settings = settings
         self._writer = writer
@@ -102,6 +104,7 @@ class Worker:
         self._arrival_counter = arrival_counter
         self._status_reporter = status_reporter
         self._accepts_rejected_backlog = accepts_rejected_backlog
+        self._held_numbers = held_numbers
         self._accepted_until: Mapping[str, int] = {}
         """End offsets at the start, by partition: before these, any number of records may be rejected."""
         self._telemetry = telemetry
@@ -448,6 +451,7 @@ class Worker:
             return
         self._next_housekeeping_s = now_s + _HOUSEKEEPING_INTERVAL_S
         self._check_source()
+        self._watermark_tracker.hold(self._held_numbers())
         self._source.commit_group_offsets({})
         end_offsets = self._source.end_offsets()
         self._watermark_tracker.update_end_offsets(end_offsets)

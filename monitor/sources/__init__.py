@@ -4,15 +4,17 @@
 - `kafka_source`: Kafka, on one of two client libraries behind the interface `consumer` (`kafka_python`, `confluent`)
 - `kafka_connection`: connection options, translated errors, requests about topics, offsets and groups
 - `dead_letter_queue`: the topic of rejected records
-- `recent_records`: the newest records, read without the consumer group
+- `recent_records`, `history_reader`: the newest records, and ranges of offsets, read without the consumer group
 - `copartitioning`: the check that a store of several shards needs
 - `jsonl`: files
 """
 
 from __future__ import annotations
 
+from monitor.sources.consumer import OffsetOutOfRange
 from monitor.sources.copartitioning import check_copartitioning
 from monitor.sources.dead_letter_queue import NULL_VALUE_HEADER, RECORD_HEADER_PREFIX
+from monitor.sources.history_reader import HistoryReader
 from monitor.sources.jsonl import EventFile, FileSource
 from monitor.sources.kafka_connection import (
     EARLIEST_OFFSET,
@@ -43,8 +45,10 @@ __all__ = [
     "DeadLetterQueue",
     "EventFile",
     "FileSource",
+    "HistoryReader",
     "KafkaSource",
     "OffsetGap",
+    "OffsetOutOfRange",
     "PartitionRecords",
     "PlainRecord",
     "RejectedRecord",

@@ -154,6 +154,9 @@ class ConfluentConsumer:
 
         self._consumer.subscribe(list(topics), on_assign=assign, on_revoke=revoke)
 
+    def assign(self, partitions: Collection[str]) -> None:
+        self._assigned, self._positions = set(partitions), {}
+
     def assignment(self) -> Collection[str]:
         return self._assigned
 

@@ -42,6 +42,9 @@ class Consumer(Protocol):
     def subscribe(self, topics: Sequence[str], on_assign: Callable[[Collection[str]], None]) -> None:
         """Join the group. After each rebalance, any thread may call `on_assign` with all assigned partitions."""
 
+    def assign(self, partitions: Collection[str]) -> None:
+        """Read the partitions, each after its first `seek`, without joining the group; instead of `subscribe`."""
+
     def assignment(self) -> Collection[str]:
         """Return the partitions that are assigned to the member."""
 

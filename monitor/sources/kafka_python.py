@@ -98,6 +98,11 @@ class KafkaPythonConsumer:
         if missing_topics:
             log.info("joining the group before the topics exist missing_topics=%s", ",".join(sorted(missing_topics)))
 
+    def assign(self, partitions: Collection[str]) -> None:
+        topic_partitions = [parse_partition_name(name) for name in partitions]
+        self._consumer.assign(topic_partitions)
+        self._consumer.pause(*topic_partitions)
+
     def assignment(self) -> Collection[str]:
         return {partition_name(*partition) for partition in self._consumer.assignment()}
 

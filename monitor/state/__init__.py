@@ -10,8 +10,8 @@ missing responses by variant (`quality_counts`), arriving events by topic (`arri
 (`hourly_responses`).
 
 Operation: connections and errors (`redis_connection`), the embedded server (`embedded_redis`), warnings about server
-settings (`server_warnings`), starts and workers (`service_records`), and the audit that recomputes aggregates from rows
-(`aggregate_audit`).
+settings (`server_warnings`), starts and workers (`service_records`), backfills of single experiments (`backfills`), and
+the audit that recomputes aggregates from rows (`aggregate_audit`).
 """
 
 from __future__ import annotations
@@ -26,6 +26,14 @@ from monitor.state.arrivals import (
     arrival_field,
     expired_arrivals,
     read_arrivals,
+)
+from monitor.state.backfills import (
+    BackfillState,
+    read_backfill_targets,
+    read_backfills,
+    release_backfill_lease,
+    renew_backfill_lease,
+    write_backfill,
 )
 from monitor.state.declared_experiments import complete_shards, read_declared_set, update_declared_set
 from monitor.state.embedded_redis import running_store_server
@@ -106,6 +114,7 @@ __all__ = [
     "ArrivalCount",
     "ArrivalLog",
     "AuditFindings",
+    "BackfillState",
     "Commit",
     "CommitStatus",
     "ExpiredRange",
@@ -152,6 +161,8 @@ __all__ = [
     "merge_positions",
     "open_store_reader",
     "read_arrivals",
+    "read_backfill_targets",
+    "read_backfills",
     "read_declared_set",
     "read_experiments_without_students",
     "read_expiry_hours",
@@ -169,11 +180,14 @@ __all__ = [
     "read_variant_totals",
     "record_failure",
     "record_file_in_use",
+    "release_backfill_lease",
     "remove_worker",
+    "renew_backfill_lease",
     "running_store_server",
     "shard_of_partition",
     "skipped_feedback_field",
     "skipped_responses_field",
     "update_declared_set",
+    "write_backfill",
     "write_worker",
 ]

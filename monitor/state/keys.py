@@ -14,6 +14,11 @@ number of the commit that last changed the member's record.
     definitions                     hash: experiment → JSON with its number and definitions (first shard)
     horizons                        hash: number of an experiment → how long its rows may change, in ms (first shard)
     positions                       hash: topic:partition → `Position`
+    backfill_targets:e              hash: topic:partition → `Position` at which the workers have begun to count e
+    backfill_positions:e            hash: topic:partition → `Position` up to which a backfill has applied records to e;
+                                    its newest_ms is the time from which on the partition is complete (0: always)
+    backfills                       hash: e → JSON, see `monitor.state.backfills` (first shard)
+    backfill_lease:e                name of the process that backfills e (first shard)
     events_lost                     hash: topic:partition → events that Kafka deleted before they were applied;
                                     `REBUILD_LOSS_PREFIX` topic:partition → events that a rebuild did not find in Kafka;
                                     experiment/variant → responses that a rebuild did not find
@@ -51,8 +56,6 @@ number of the commit that last changed the member's record.
     expiry_rows:e:hour              list: names of the rows that expire with that hour
     expiry_moved_rows:e:hour        hash: names of rows in that list that have moved to another hour → empty text
     expiry_hours                    hash: e:hour → 1, for each list of expiry_rows
-    backfill_targets:e              hash: topic:partition → `Position` from which on live events count; the backfill
-                                    of the experiment counts the earlier events
     hourly_snapshots:e              hash: hour → snapshot (`monitor.analysis.snapshots`; first shard)
 
 Names that begin with `expiry_` have `PENDING_FEEDBACK` instead of e for feedback whose response has not arrived. A
@@ -171,6 +174,19 @@ class StoreKeys:
     def positions(self) -> bytes:
         return self.prefix + b"positions"
 
+    def backfill_targets(self, experiment: int) -> bytes:
+        return b"%bbackfill_targets:%d" % (self.prefix, experiment)
+
+    def backfill_positions(self, experiment: int) -> bytes:
+        return b"%bbackfill_positions:%d" % (self.prefix, experiment)
+
+    @property
+    def backfills(self) -> bytes:
+        return self.prefix + b"backfills"
+
+    def backfill_lease(self, experiment: int) -> bytes:
+        return b"%bbackfill_lease:%d" % (self.prefix, experiment)
+
     @property
     def events_lost(self) -> bytes:
         return self.prefix + b"events_lost"
@@ -274,9 +290,6 @@ class StoreKeys:
 
     def expiry_moved_rows(self, experiment: str, hour: int) -> bytes:
         return b"%bexpiry_moved_rows:%b:%d" % (self.prefix, experiment.encode(), hour)
-
-    def backfill_targets(self, experiment: int) -> bytes:
-        return b"%bbackfill_targets:%d" % (self.prefix, experiment)
 
     def hourly_snapshots(self, experiment: int) -> bytes:
         return b"%bhourly_snapshots:%d" % (self.prefix, experiment)

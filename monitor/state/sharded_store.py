@@ -23,13 +23,21 @@ class ShardedStore:
         *,
         shard_count: int = 1,
         client: Any = None,
+        backfill: int | None = None,
     ) -> None:
+        """With `backfill`, the number of an experiment, positions are those of the experiment's backfill."""
         self.settings = settings
         self.generation = generation
         self.active_generation = generation if active_generation is None else active_generation
         self.client: Any = client or connect(settings)
         self._shards = [
-            StoreShard(settings, StoreKeys(generation, shard, shard_count), self.active_generation, self.client)
+            StoreShard(
+                settings,
+                StoreKeys(generation, shard, shard_count),
+                self.active_generation,
+                self.client,
+                backfill=backfill,
+            )
             for shard in range(shard_count)
         ]
         self.first_shard = self._shards[0]
@@ -43,9 +51,14 @@ class ShardedStore:
     def __iter__(self) -> Iterator[StoreShard]:
         return iter(self._shards)
 
-    def reconnect(self) -> ShardedStore:
-        """Return the same shards on a separate connection, which expects the same version of declared experiments."""
-        store = ShardedStore(self.settings, self.generation, self.active_generation, shard_count=len(self))
+    def reconnect(self, *, backfill: int | None = None) -> ShardedStore:
+        """Return the same shards on a separate connection, which expects the same version of declared experiments.
+
+        With `backfill`, the number of an experiment, positions are those of the experiment's backfill.
+        """
+        store = ShardedStore(
+            self.settings, self.generation, self.active_generation, shard_count=len(self), backfill=backfill
+        )
         for shard, other in zip(store, self, strict=True):
             shard.experiments_version = other.experiments_version
         return store

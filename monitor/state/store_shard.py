@@ -81,8 +81,13 @@ class StoreShard:
         keys: StoreKeys | None = None,
         active_generation: int | None = None,
         client: Any = None,
+        *,
+        backfill: int | None = None,
     ) -> None:
+        """With `backfill`, the number of an experiment, positions are those of the experiment's backfill."""
         self.keys = keys or StoreKeys()
+        self.positions_key = self.keys.positions if backfill is None else self.keys.backfill_positions(backfill)
+        """The hash of positions that commits compare and write."""
         self.active_generation = self.keys.generation if active_generation is None else active_generation
         """The generation that must be active for commits: the shard's own, unless a rebuild is filling the shard."""
         self.settings = settings
@@ -135,7 +140,7 @@ class StoreShard:
 
     def _read_meta(self) -> tuple[dict[bytes, bytes], dict[str, Position], str]:
         """Return the hash meta, the positions, and the run id of the server."""
-        keys = [self.keys.meta, self.keys.positions]
+        keys = [self.keys.meta, self.positions_key]
         if self.keys.shard == 0:
             keys.append(ACTIVE_GENERATION_KEY)
         with translating_errors(self.settings):
@@ -193,7 +198,7 @@ class StoreShard:
     def read_applied_offset(self, partition: str) -> int | None:
         """Return the next offset of a partition; None if no position is stored."""
         with translating_errors(self.settings):
-            stored = self.client.hget(self.keys.positions, partition)
+            stored = self.client.hget(self.positions_key, partition)
         return None if stored is None else decode_positions({partition.encode(): stored})[partition].next_offset
 
     def read_rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -242,7 +247,7 @@ class StoreShard:
             "newest_times": commit.newest_times,
             "blocks": {name: len(block_keys) for name, block_keys, _ in blocks},
         }
-        script_keys = [keys.meta, keys.positions, keys.newest_times, keys.expiry_hours]
+        script_keys = [keys.meta, self.positions_key, keys.newest_times, keys.expiry_hours]
         script_keys += chain(*(block_keys for _, block_keys, _ in blocks))
         if keys.shard == 0:
             script_keys.append(ACTIVE_GENERATION_KEY)

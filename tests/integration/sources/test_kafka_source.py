@@ -434,7 +434,7 @@ def test_dead_letters_have_the_key_of_the_rejected_record(settings: KafkaSetting
         producer.send(settings.feedback_topic, key=key, value=b"{", partition=1).get(30)
     producer.close()
     config = replace(settings_with(EXPERIMENT), kafka=settings)
-    normalizer = EventNormalizer([Experiment(1, config.experiment_tables[0])], IdHasher(b"key"))
+    normalizer = EventNormalizer([Experiment(1, config.experiments[0])], IdHasher(b"key"))
     with _source(settings) as source:
         _seek_initial_positions(source)
         refused = decode_records(_read(source, 2), RecordDecoder(config), normalizer, wall_clock()).rejected_records

@@ -9,12 +9,12 @@ from itertools import permutations
 
 import pytest
 
-from monitor.engine import BatchChanges, BatchProcessor, EventBatch, EventNormalizer, Experiment, IdHasher
+from monitor.engine import PERIOD_BITS, BatchChanges, BatchProcessor, EventBatch, EventNormalizer, Experiment, IdHasher
 from monitor.engine.response_row import NO_RESPONSE
 from monitor.engine.row_codec import decode_response_row, decode_student_row
 from monitor.events import Feedback, Response
 from monitor.state import StoreKeys
-from tests.support.streams import EXPERIMENT, START, changed, normalize_events
+from tests.support.streams import EXPERIMENT, HOUR, START, changed, normalize_events
 
 _IDS = IdHasher(b"key")
 _EXPERIMENT = Experiment(1, EXPERIMENT)
@@ -23,19 +23,29 @@ _EXPERIMENT = Experiment(1, EXPERIMENT)
 class StoredRows:
     """Two dictionaries of stored rows, and a processor that reads the rows."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        experiments: Sequence[Experiment] = (_EXPERIMENT,),
+        *,
+        superseded_numbers: frozenset[int] = frozenset(),
+        backfilled_number: int | None = None,
+    ) -> None:
+        self.normalizer = EventNormalizer(experiments, _IDS)
+        self.numbers = [experiment.number for experiment in experiments]
         self.responses: dict[bytes, bytes] = {}
         self.students: dict[tuple[int, bytes], bytes] = {}
         self.reads: list[list[bytes]] = []
         self.is_failing = False
         self.processor = BatchProcessor(
-            [_EXPERIMENT],
+            experiments,
             _IDS,
             StoreKeys(),
             self._read_responses,
             self._read_students,
             cached_rows=10,
             first_version=7,
+            superseded_numbers=superseded_numbers,
+            backfilled_number=backfilled_number,
         )
 
     def _read_responses(self, names: list[bytes]) -> list[bytes | None]:
@@ -49,7 +59,8 @@ class StoredRows:
 
     def apply(self, *events: Response | Feedback, late_before_ms: int = 0) -> BatchChanges:
         """Process a batch of events, store the changed rows, and return the changes."""
-        batch = self.processor.process(_batch(events), {1: late_before_ms, NO_RESPONSE: late_before_ms})
+        late_before = dict.fromkeys([*self.numbers, NO_RESPONSE], late_before_ms)
+        batch = self.processor.process(normalize_events(self.normalizer, events), late_before)
         for name, row, is_new in batch.response_rows:
             assert is_new == (name not in self.responses)
             self.responses[name] = row
@@ -58,10 +69,6 @@ class StoredRows:
                 assert is_new == ((number, name) not in self.students)
                 self.students[number, name] = row
         return batch
-
-
-def _batch(events: Sequence[Response | Feedback]) -> EventBatch:
-    return normalize_events(EventNormalizer([_EXPERIMENT], _IDS), events)
 
 
 def _response(number: int, experiment: str = EXPERIMENT.name) -> Response:
@@ -192,3 +199,108 @@ def test_responses_with_repeated_items_are_counted_by_variant() -> None:
     keys = _EXPERIMENT.variant_keys
     assert batch.repeated_items == {keys["control"]: 2, keys["treatment"]: 1}
     assert batch.placeholder_users == {keys["control"]: 1}
+
+
+_REDEFINED = Experiment(2, EXPERIMENT)
+_OTHER = Experiment(3, replace(EXPERIMENT, name="other"))
+
+
+def _superseding_store(*, backfilled_number: int | None = None) -> StoredRows:
+    """Return a store with two rated responses under number 1, which number 2 supersedes."""
+    old_store = StoredRows()
+    old_store.apply(_response(1), _rating(1), _response(2), _rating(2))
+    store = StoredRows([_REDEFINED], superseded_numbers=frozenset({1}), backfilled_number=backfilled_number)
+    store.responses = old_store.responses
+    return store
+
+
+def _cell(number: int, timestamp_ms: int) -> int:
+    return number << PERIOD_BITS | timestamp_ms // HOUR
+
+
+def test_a_row_with_a_superseded_number_counts_as_blank_and_keeps_its_version() -> None:
+    """The reactions of the old row do not count, and nothing is subtracted from the sums of the new number."""
+    store, new_store = _superseding_store(), StoredRows([_REDEFINED])
+    batch, expected = store.apply(_response(1)), new_store.apply(_response(1))
+    row = decode_response_row(store.responses[b"r1"])
+    assert (row.version, row.variant_key >> 8, row.reactions) == (8, 2, ())
+    assert store.students == new_store.students
+    assert batch.metric_accumulators[2].response_sums.keys() == expected.metric_accumulators[2].response_sums.keys()
+    for variant, sums in batch.metric_accumulators[2].response_sums.items():
+        assert sums.integers() == expected.metric_accumulators[2].response_sums[variant].integers()
+
+
+@pytest.mark.parametrize("event", [_response(1), _rating(1)])
+def test_a_row_that_leaves_a_superseded_number_does_not_expire_with_the_old_number(
+    event: Response | Feedback,
+) -> None:
+    """The list of the old number still names the row, so the row is marked as moved."""
+    batch = _superseding_store().apply(event)
+    assert batch.expiry_removals == {_cell(1, START + 1): [b"r1"]}
+    number = 2 if isinstance(event, Response) else NO_RESPONSE
+    assert batch.expiry_additions == {_cell(number, START + 1): [b"r1"]}
+
+
+def test_a_row_is_moved_from_a_superseded_number_once() -> None:
+    """Later batches change the cached row as any other row."""
+    store = _superseding_store()
+    store.apply(_rating(1))
+    batch = store.apply(_response(1))
+    assert batch.expiry_removals == {}
+    assert store.apply(_rating(1)).response_rows == []
+    assert len(decode_response_row(store.responses[b"r1"]).reactions) == 1
+
+
+def test_a_change_of_a_superseded_row_depends_on_the_expiry_of_the_old_number() -> None:
+    """If the old row has been deleted meanwhile, a new row must be inserted instead."""
+    batch = _superseding_store().apply(_response(1))
+    assert batch.oldest_dependencies_ms == {1: START + 1, 2: START + 1}
+
+
+def test_late_events_leave_a_superseded_row_unchanged() -> None:
+    """The row expires with the old number."""
+    store = _superseding_store()
+    batch = store.apply(_response(1), _rating(1), late_before_ms=START + 20)
+    assert (batch.response_rows, batch.expiry_removals) == ([], {})
+    assert store.apply(_rating(1)).expiry_removals == {_cell(1, START + 1): [b"r1"]}
+
+
+def test_a_backfill_ignores_reactions_to_responses_without_a_row_of_its_experiment() -> None:
+    """No row, pending feedback, a superseded row, and the row of another experiment remain as they are."""
+    store = _superseding_store(backfilled_number=2)
+    pending = StoredRows()
+    pending.apply(_rating(5))
+    store.responses |= pending.responses
+    rows = dict(store.responses)
+    other_rating = Feedback("other", "r5", START + 11, "rating", "u2", "a", 1.0)
+    batch = store.apply(_rating(1), _rating(4), other_rating)
+    assert batch.count_outcomes() == {("feedback", "ignored"): 3}
+    assert (store.responses, batch.skipped_reactions, batch.oldest_dependencies_ms) == (rows, {}, {})
+    other_store = StoredRows([_EXPERIMENT, _OTHER], backfilled_number=3)
+    other_store.responses = dict(pending.responses)
+    other_store.apply(_response(6, "other"))
+    batch = other_store.apply(_rating(6), _rating(5))
+    assert batch.count_outcomes() == {("feedback", "applied"): 1, ("feedback", "ignored"): 1}
+
+
+def test_a_backfill_ignores_responses_of_other_experiments() -> None:
+    """The workers have counted them as skipped already."""
+    store = StoredRows([_REDEFINED], backfilled_number=2)
+    batch = store.apply(_response(1, "undeclared"))
+    assert batch.count_outcomes() == {("response", "ignored"): 1}
+    assert (batch.skipped_responses, store.responses) == ({}, {})
+
+
+def test_a_backfill_and_a_worker_agree_on_a_response_id_of_two_experiments() -> None:
+    """The earliest response has the row, whichever experiment is backfilled."""
+    first, second = _response(1), changed(_response(1, "other"), timestamp_ms=START)
+    undisturbed = StoredRows([_EXPERIMENT, _OTHER])
+    undisturbed.apply(first, second, _rating(1))
+    worker = StoredRows([_EXPERIMENT])
+    worker.apply(first, second, _rating(1))
+    backfill = StoredRows([_EXPERIMENT, _OTHER], backfilled_number=3)
+    backfill.responses, backfill.students = worker.responses, worker.students
+    backfill.apply(second)
+    backfill.apply(_rating(1))
+    actual, expected = (decode_response_row(store.responses[b"r1"]) for store in (backfill, undisturbed))
+    assert (actual.variant_key, actual.reactions) == (expected.variant_key, expected.reactions)

@@ -84,6 +84,19 @@ def test_events_before_the_expiry_boundary_are_late_at_any_watermark() -> None:
     assert tracker.late_before_ms() == {"1": START + HOUR, PENDING_FEEDBACK: max(7, START - HORIZON)}
 
 
+def test_held_experiments_and_held_pending_feedback_do_not_become_late() -> None:
+    """A backfill may still apply their old events. Pending feedback before the stored boundary is deleted already."""
+    tracker = WatermarkTracker({"1": HORIZON, "2": HORIZON}, held=["2"])
+    tracker.load_state(StoreState(0, 0, {PENDING_FEEDBACK: 7}, {"a:0": Position(9, START)}))
+    tracker.update_end_offsets({"a:0": 9})
+    late_before_ms = START - HORIZON
+    assert tracker.late_before_ms() == {"1": late_before_ms, "2": 0, PENDING_FEEDBACK: late_before_ms}
+    tracker.hold(["2", PENDING_FEEDBACK])
+    assert tracker.late_before_ms() == {"1": late_before_ms, "2": 0, PENDING_FEEDBACK: 7}
+    tracker.hold([])
+    assert set(tracker.late_before_ms().values()) == {late_before_ms}
+
+
 def test_stored_positions_replace_those_of_other_workers_partitions_only() -> None:
     """Stored positions of assigned partitions may be older than the tracked positions."""
     end_offsets = {"a:0": 100, "a:1": 100}
