@@ -12,7 +12,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from monitor.analysis import format_timestamp
 from monitor.clock import wall_clock
@@ -38,40 +38,41 @@ from monitor.state import (
     running_store_server,
 )
 
-_DELETE_DELAY: Final = "Workers stop to count an archived experiment within seconds"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the subcommands and their flags."""
-    actions = parser.add_subparsers(required=True, metavar="ACTION", dest="action")
-    listing = actions.add_parser("list", help="print all declared experiments with their state")
-    showing = actions.add_parser("show", help="print an experiment with its settings and changes")
-    adding = actions.add_parser("add", help="declare the experiments of a TOML file, or change them")
-    archiving = actions.add_parser("archive", help="stop to count an experiment; its results stay readable")
-    deleting = actions.add_parser("delete", help="delete an archived experiment with all its results")
-    for action in (listing, showing):
-        action.add_argument("--json", action="store_true", help="print one JSON object")
-    for action in (showing, archiving, deleting):
-        action.add_argument("name", metavar="NAME", help="the experiment's name")
-    adding.add_argument("file", type=Path, metavar="FILE", help="TOML file with nothing but [[experiments]] tables")
-    deleting.add_argument("--yes", action="store_true", help="delete without a question")
+    """Declare the command's flags."""
+    parser.add_argument(
+        "action",
+        choices=["list", "show", "add", "archive", "delete"],
+        help="list: print all declared experiments with their state; show: print the settings and changes of the "
+        "experiment TARGET; add: declare or change the experiments of the TOML file TARGET, which has nothing but "
+        "[[experiments]] tables; archive: stop to count the experiment TARGET, whose results stay readable; delete: "
+        "delete the archived experiment TARGET with its results",
+    )
+    parser.add_argument("target", nargs="?", metavar="TARGET", help="an experiment's name; with add, a file")
+    parser.add_argument("--json", action="store_true", help="with list and show: print one JSON object")
+    parser.add_argument("--yes", action="store_true", help="with delete: delete without a question")
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Run a subcommand; return the exit code."""
+    """Run an action; return the exit code."""
+    action, target = arguments.action, arguments.target
+    if (target is None) != (action == "list"):
+        expected = "no TARGET" if action == "list" else "a file" if action == "add" else "an experiment's name"
+        raise UsageError(f"experiments {action}: got {target or 'nothing'}, expected {expected}")
     with _open_store(settings) as store:
-        if arguments.action in ("list", "show"):
-            _print(arguments, read_declared_set(store))
-        elif arguments.action == "add":
-            _add(arguments.file, store, settings)
-        elif arguments.action == "archive":
-            origin = _origin("archive")
-            join_store(
-                store, settings, lambda current: archive_experiment(current, arguments.name, origin, wall_clock())
-            )
-            print(f"archived {arguments.name}: {_DELETE_DELAY}, and its results stay readable")
+        if action == "list":
+            _list(read_declared_set(store), as_json=arguments.json)
+        elif action == "show":
+            _show(_find(read_declared_set(store), target), as_json=arguments.json)
+        elif action == "add":
+            _add(Path(target), store, settings)
+        elif action == "archive":
+            origin = _origin(action)
+            join_store(store, settings, lambda current: archive_experiment(current, target, origin, wall_clock()))
+            print(f"archived {target}: workers stop to count it within seconds, and its results stay readable")
         else:
-            _delete(arguments, store, settings)
+            _delete(target, store, settings, is_confirmed=arguments.yes)
     return 0
 
 
@@ -109,10 +110,9 @@ def _add(path: Path, store: ShardedStore, settings: Settings) -> None:
         print(f"{name}: {describe_state(declared)}")
 
 
-def _delete(arguments: argparse.Namespace, store: ShardedStore, settings: Settings) -> None:
-    name = arguments.name
+def _delete(name: str, store: ShardedStore, settings: Settings, *, is_confirmed: bool) -> None:
     declared = _find(read_declared_set(store), name)
-    if not arguments.yes:
+    if not is_confirmed:
         answer = input(f"Delete {name} and all its results? Type the name to confirm: ")
         if answer != name:
             raise UsageError(f"nothing was deleted: got {setting_text(answer)}, expected {setting_text(name)}")
@@ -144,11 +144,8 @@ def describe_state(declared: DeclaredExperiment) -> str:
     return "counted"
 
 
-def _print(arguments: argparse.Namespace, declared_set: DeclaredSet) -> None:
-    if arguments.action == "show":
-        _show(arguments, declared_set)
-        return
-    if arguments.json:
+def _list(declared_set: DeclaredSet, *, as_json: bool) -> None:
+    if as_json:
         print_json(
             {
                 "version": declared_set.version,
@@ -177,10 +174,9 @@ def _print(arguments: argparse.Namespace, declared_set: DeclaredSet) -> None:
     )
 
 
-def _show(arguments: argparse.Namespace, declared_set: DeclaredSet) -> None:
-    declared = _find(declared_set, arguments.name)
+def _show(declared: DeclaredExperiment, *, as_json: bool) -> None:
     content: dict[str, Any] = declared_experiment_json(declared)
-    if arguments.json:
+    if as_json:
         print_json(content)
         return
     console = stdout_console(os.environ)
