@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from monitor.config.definitions import aggregate_definitions, definition_differences
 from monitor.config.digest import config_digest, mapping_digest
-from monitor.config.experiments import MAX_GAIN, MAX_NAME_LENGTH, experiment_warnings, parse_metric_specs
+from monitor.config.experiments import MAX_GAIN, MAX_NAME_LENGTH, experiment_warnings, is_name, parse_metric_specs
 from monitor.config.loading import load_settings, parse_settings
 from monitor.config.paths import Lookup, Path, Step, member_text
 from monitor.config.settings import (
@@ -28,6 +28,7 @@ from monitor.config.settings import (
     AllocationSettings,
     DecaySpec,
     DecisionSettings,
+    DiscoverSettings,
     DisplaySettings,
     DriftSettings,
     EnvelopeMode,
@@ -73,6 +74,7 @@ __all__ = [
     "AllocationSettings",
     "DecaySpec",
     "DecisionSettings",
+    "DiscoverSettings",
     "DisplaySettings",
     "DriftSettings",
     "EnvelopeMode",
@@ -106,6 +108,7 @@ __all__ = [
     "definition_differences",
     "event_fields",
     "experiment_warnings",
+    "is_name",
     "is_proportion",
     "load_settings",
     "mapping_digest",

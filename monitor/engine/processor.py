@@ -180,7 +180,9 @@ class BatchProcessor:
             if response.variant_key == NO_RESPONSE:
                 batch.response_outcomes.append("skipped")
                 if response.undeclared_experiment:
-                    batch.count_skipped_response(response.undeclared_experiment, response.timestamp_ms)
+                    batch.count_skipped_response(
+                        response.undeclared_experiment, response.undeclared_variant, response.timestamp_ms
+                    )
             elif response.timestamp_ms < late_before_ms[response.variant_key >> 8]:
                 batch.response_outcomes.append("late")
                 batch.late_responses[response.variant_key] = batch.late_responses.get(response.variant_key, 0) + 1
@@ -244,7 +246,7 @@ class BatchProcessor:
         variant_key, timestamp_ms = response.variant_key, response.timestamp_ms
         if row.variant_key != NO_RESPONSE and row.variant_key >> 8 not in self._experiments:
             batch.response_outcomes.append("skipped")
-            batch.count_skipped_response(self._experiments[variant_key >> 8].settings.name, timestamp_ms)
+            batch.count_skipped_response(self._experiments[variant_key >> 8].settings.name, "", timestamp_ms)
             return
         is_newly_marked = self._mark_changed(batch, row)
         old_variant_key, old_ms = row.variant_key, row.timestamp_ms
