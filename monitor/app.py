@@ -91,14 +91,16 @@ def create_worker(
         Experiment(store.metadata.numbers[experiment.name], experiment) for experiment in settings.experiments
     ]
     id_hasher = IdHasher(store.metadata.hash_key)
-    arrival_counter = ArrivalCounter(settings.kafka) if belongs_to_service else None
+    arrival_counter = ArrivalCounter(settings.kafka, settings.discover) if belongs_to_service else None
     feedback_topic = topics["feedback"] if belongs_to_service else None
     digest = config_digest(settings)
     telemetry.build_info.labels(__version__, digest).info({})
     return Worker(
         settings=settings,
         normalizer=EventNormalizer(experiments, id_hasher),
-        writer=ShardedWriter(experiments, id_hasher, store.shards, arrival_counter=arrival_counter),
+        writer=ShardedWriter(
+            experiments, id_hasher, store.shards, arrival_counter=arrival_counter, discover=settings.discover
+        ),
         watermark_tracker=WatermarkTracker(
             store.metadata.horizons_ms, min(map(_max_unconfirmed_advance_ms, settings.experiments))
         ),

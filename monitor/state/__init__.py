@@ -65,18 +65,23 @@ from monitor.state.service_records import (
 from monitor.state.sharded_store import ShardedStore, merge_positions, read_newest_response_ms
 from monitor.state.skip_counts import (
     OTHER_EXPERIMENTS_FIELD,
+    SkippedFields,
     add_skipped_events,
     add_skipped_name,
+    forget_skipped_experiment,
     read_skipped_events,
     read_skipped_fields,
+    read_undeclared_experiments,
     skipped_feedback_field,
     skipped_responses_field,
+    skipped_variant_field,
 )
 from monitor.state.snapshot_log import SnapshotLog
 from monitor.state.store_metadata import (
     StoreMetadata,
     initialize_store,
     read_experiment_numbers,
+    read_hash_key,
     read_stored_experiments,
 )
 from monitor.state.store_records import (
@@ -111,6 +116,7 @@ __all__ = [
     "RejectionCounts",
     "ServiceRecords",
     "ShardedStore",
+    "SkippedFields",
     "SnapshotLog",
     "StoreKeys",
     "StoreMetadata",
@@ -136,6 +142,7 @@ __all__ = [
     "delete_generation",
     "delete_student_rows",
     "expired_arrivals",
+    "forget_skipped_experiment",
     "initialize_store",
     "merge_positions",
     "open_store_reader",
@@ -145,6 +152,7 @@ __all__ = [
     "read_expiry_hours",
     "read_first_response_day",
     "read_generation_numbers",
+    "read_hash_key",
     "read_hourly_responses",
     "read_lost_events",
     "read_newest_response_ms",
@@ -153,6 +161,7 @@ __all__ = [
     "read_skipped_events",
     "read_skipped_fields",
     "read_stored_experiments",
+    "read_undeclared_experiments",
     "read_variant_totals",
     "record_failure",
     "remove_worker",
@@ -160,5 +169,6 @@ __all__ = [
     "shard_of_partition",
     "skipped_feedback_field",
     "skipped_responses_field",
+    "skipped_variant_field",
     "write_worker",
 ]
