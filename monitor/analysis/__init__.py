@@ -65,7 +65,7 @@ from monitor.analysis.summary import (
     undeclared_json,
 )
 from monitor.analysis.triage import REVIEW_DAYS, ReviewRanking, TriageEntry, rank_for_review
-from monitor.analysis.undeclared import UndeclaredExperiment, auto_adoptable, spelling, stored_name
+from monitor.analysis.undeclared import UndeclaredExperiment, auto_adoptable, find_meant_name, spelling, stored_name
 
 __all__ = [
     "MIN_DRIFT_ALPHA",
@@ -108,6 +108,7 @@ __all__ = [
     "find_analysis_time",
     "find_entry_days",
     "find_intended_shares",
+    "find_meant_name",
     "format_timestamp",
     "history_json",
     "list_state_periods",

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from monitor.config import MAX_NAME_LENGTH, DiscoverSettings, is_name
+from monitor.config import MAX_NAME_LENGTH, DiscoverSettings, is_name, similar_name
 
 _CUT_MARK: Final = "…"
 _MIN_DECLARED_SHARE: Final = 0.01
@@ -72,6 +72,18 @@ def spelling(name: str) -> str:
     (True, False)
     """
     return re.sub(r"[\W_]+", "", name).casefold()
+
+
+def find_meant_name(name: str, declared_names: Collection[str]) -> str | None:
+    """Return the declared name that was probably meant by an undeclared name; None without a similar name.
+
+    Names with other digits are not similar: they are usually the next version of an experiment.
+
+    >>> find_meant_name("Ranker V2", ["ranker-v2"]), find_meant_name("ranker-v3", ["ranker-v2"])
+    ('ranker-v2', None)
+    """
+    digits = re.findall(r"\d", name)
+    return similar_name(name, [declared for declared in declared_names if re.findall(r"\d", declared) == digits])
 
 
 def auto_adoptable(

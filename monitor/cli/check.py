@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from monitor.analysis import StoreSummary
+from monitor.analysis import StoreSummary, find_meant_name
 from monitor.cli.sample_tables import print_sample_report
 from monitor.clock import wall_clock
-from monitor.config import DiscoverSettings, Settings, experiment_warnings, parse_integer, similar_name
+from monitor.config import DiscoverSettings, Settings, experiment_warnings, parse_integer
 from monitor.decoding import RecordDecoder, build_sample_report
 from monitor.engine import IdHasher
 from monitor.errors import AbMonitorError, DependencyUnavailable, InputRejected, count_noun, setting_text
@@ -180,7 +180,7 @@ def _find_undeclared_experiments(reader: StoreReader, settings: Settings) -> lis
         counts.pop(name, None)
     listed_counts = counts.most_common(_MAX_LISTED_EXPERIMENTS)
     for name, count in listed_counts:
-        similar = similar_name(name, declared_names)
+        similar = find_meant_name(name, declared_names)
         hint = (
             f"see `ab-monitor experiments adopt {shlex.quote(name)}`"
             if similar is None

@@ -68,7 +68,7 @@ _UNCOUNTED_LABELS: Final = {
     "nothing_to_withdraw": "Withdrawals without a reaction",
     "off_scale": "Reactions off the scale",
 }
-UNDECLARED_COLUMNS: Final = ("Experiment", "Responses", "Variants seen", "First", "Last")
+UNDECLARED_COLUMNS: Final = ("Experiment", "Responses", "Variants seen", "First and last response")
 _MAX_UNDECLARED_ROWS: Final = 20
 _MAX_UNDECLARED_VARIANTS: Final = 6
 COUNT_EXPLANATION: Final = "n: number of responses behind the value"
@@ -153,8 +153,7 @@ def _undeclared_row(experiment: UndeclaredExperiment) -> tuple[str, ...]:
         f"{escape_controls(experiment.name)}{_did_you_mean(experiment.similar_name)}",
         format_count(experiment.responses),
         ", ".join(variants) or ABSENT_TEXT,
-        format_time(experiment.first_ms),
-        format_time(experiment.last_ms),
+        f"{format_time(experiment.first_ms)} – {format_time(experiment.last_ms)}",
     )
 
 
@@ -172,8 +171,8 @@ def undeclared_notes(summary: StoreSummary) -> list[str]:
     if summary.undeclared:
         names = [
             experiment.name
-            for experiment in summary.undeclared
-            if experiment.is_declarable and experiment.similar_name is None
+            for experiment in sorted(summary.undeclared, key=lambda experiment: experiment.similar_name is not None)
+            if experiment.is_declarable
         ]
         notes.append(
             "Responses of undeclared experiments do not count. Correct a misspelt name in the events. To count an "

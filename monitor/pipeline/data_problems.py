@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from monitor.analysis import find_meant_name
 from monitor.clock import HOUR_MS
 from monitor.config import similar_name
 from monitor.errors import count_noun
@@ -154,7 +155,7 @@ def _describe_names(names: tuple[str, str], count: int, declared_variants: Mappi
         suggestion = similar_name(variant, declared)
         hint = f"did you mean '{suggestion}'?" if suggestion else f"declared are {', '.join(sorted(declared))}"
         return f"'{variant}' of '{experiment}' ({_count(count)}), {hint}"
-    suggestion = similar_name(experiment, declared_variants)
+    suggestion = find_meant_name(experiment, declared_variants)
     hint = f", did you mean '{suggestion}'?" if suggestion else ""
     return f"'{experiment}' ({_count(count)}){hint}"
 

@@ -25,8 +25,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from monitor.analysis import UndeclaredExperiment, spelling, stored_name
-from monitor.config import DiscoverSettings, ExperimentSettings, similar_name
+from monitor.analysis import UndeclaredExperiment, find_meant_name, spelling, stored_name
+from monitor.config import DiscoverSettings, ExperimentSettings
 from monitor.engine import IdHasher
 from monitor.state.keys import StoreKeys
 from monitor.state.record_reader import read_in_transaction
@@ -181,7 +181,7 @@ class SkippedEventTotals:
         experiments = [self._undeclared_experiment(name, fields) for name, fields in fields_by_name.items()]
         experiments.sort(key=lambda experiment: (-experiment.responses, experiment.name))
         return tuple(
-            replace(experiment, similar_name=similar_name(experiment.name, declared_names))
+            replace(experiment, similar_name=find_meant_name(experiment.name, declared_names))
             if index < _MAX_SIMILAR_NAMES
             else experiment
             for index, experiment in enumerate(experiments[: discover.limit])

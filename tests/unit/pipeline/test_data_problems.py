@@ -97,6 +97,12 @@ def test_events_of_an_experiment_that_was_removed_from_the_configuration_are_no_
     assert not _problems(log, removed=("explainer",))
 
 
+def test_the_next_version_of_an_experiment_is_not_taken_for_a_misspelt_name() -> None:
+    """The next step is to declare the experiment."""
+    (problem,) = _problems(_log(("received", "", 10), ("undeclared", json.dumps(["ranker-v3", ""]), 10)))
+    assert "their experiments: 'ranker-v3' (10). To count an experiment, see `ab-monitor experiments" in problem.text
+
+
 def test_names_that_are_declared_by_now_are_no_problem() -> None:
     """The configuration may have been corrected within the hour."""
     assert not _problems(_log(("received", "", 10), ("undeclared", json.dumps(["ranker-v2", "treatment"]), 10)))
