@@ -205,7 +205,7 @@ def create_worker(
     declared_set = store.metadata.declared_set
     archived = [experiment.number for experiment in declared_set.experiments if experiment.archived_ms is not None]
     id_hasher = IdHasher(store.metadata.hash_key)
-    arrival_counter = ArrivalCounter(settings.kafka) if belongs_to_service else None
+    arrival_counter = ArrivalCounter(settings.kafka, settings.discover) if belongs_to_service else None
     feedback_topic = topics["feedback"] if belongs_to_service else None
     digest = config_digest(settings)
     telemetry.build_info.labels(__version__, digest).info({})
@@ -218,6 +218,7 @@ def create_worker(
             store.shards,
             arrival_counter=arrival_counter,
             superseded_numbers=superseded_numbers(declared_set),
+            discover=settings.discover,
         ),
         watermark_tracker=WatermarkTracker(
             store.metadata.horizons_ms,

@@ -5,6 +5,7 @@
 - `entry_days`: the first and last day of entry, without stray days. `interim_history`: analyses as of past times.
 - `snapshots`: hourly results to keep, because they cannot be recomputed.
 - `summary`: the read model of all outputs. `drift`: changes of a distribution from day to day.
+- `undeclared`: experiments that the configuration lacks, and the rule by which they are adopted automatically.
 - `item_scores`, `item_sums`, `shown_items`: bounds of ratings, stored sums, counts. `triage`: the review list.
 - `item_overview`, `diversity`: statistics from single responses, and measures of a list's diversity.
 """
@@ -57,13 +58,14 @@ from monitor.analysis.summary import (
     DecayedMean,
     ExperimentSummary,
     MetricSummary,
-    SkippedExperiment,
     StoreSummary,
     TrafficSummary,
     VariantSummary,
     format_timestamp,
+    undeclared_json,
 )
 from monitor.analysis.triage import REVIEW_DAYS, ReviewRanking, TriageEntry, rank_for_review
+from monitor.analysis.undeclared import UndeclaredExperiment, auto_adoptable, find_meant_name, spelling, stored_name
 
 __all__ = [
     "MIN_DRIFT_ALPHA",
@@ -86,7 +88,6 @@ __all__ = [
     "MetricSummary",
     "ResponseWithFeedback",
     "ReviewRanking",
-    "SkippedExperiment",
     "SnapshotHistory",
     "StatePeriod",
     "StoreSummary",
@@ -96,8 +97,10 @@ __all__ = [
     "TrafficSummary",
     "TriageEntry",
     "TriageKind",
+    "UndeclaredExperiment",
     "VariantSummary",
     "VerdictHistory",
+    "auto_adoptable",
     "compute_interim_analyses",
     "compute_student_splits",
     "count_students_by_category",
@@ -105,6 +108,7 @@ __all__ = [
     "find_analysis_time",
     "find_entry_days",
     "find_intended_shares",
+    "find_meant_name",
     "format_timestamp",
     "history_json",
     "list_state_periods",
@@ -113,5 +117,8 @@ __all__ = [
     "measure_drift",
     "rank_for_review",
     "select_prunable_hours",
+    "spelling",
+    "stored_name",
     "take_snapshot",
+    "undeclared_json",
 ]

@@ -17,6 +17,7 @@ from monitor.analysis.analyzer import Analysis
 from monitor.analysis.drift import DayDrift
 from monitor.analysis.item_sums import ItemCoverage
 from monitor.analysis.triage import TriageEntry
+from monitor.analysis.undeclared import UndeclaredExperiment
 from monitor.clock import DAY_MS
 from monitor.metrics import TrafficCounts
 from monitor.stats import DataQuality
@@ -193,15 +194,6 @@ class ExperimentSummary:
         }
 
 
-class SkippedExperiment(msgspec.Struct, frozen=True):
-    """An undeclared experiment whose responses are skipped; the names of the fields are JSON keys."""
-
-    name: str
-    responses: int
-    similar_name: str | None
-    """A declared experiment with a similar name, which may be meant; None without one."""
-
-
 @dataclass(frozen=True, slots=True)
 class StoreSummary:
     """Summaries of all experiments."""
@@ -216,8 +208,10 @@ class StoreSummary:
     """
     totals_as_of_ms: int | None = None
     """Time of the newest event: the time of all-time counts, crossovers and live comparisons; None: `as_of_ms`."""
-    skipped_experiments: tuple[SkippedExperiment, ...] = ()
-    """Undeclared experiments, most skipped responses first."""
+    undeclared: tuple[UndeclaredExperiment, ...] = ()
+    """Undeclared experiments that are recorded by name, most responses first."""
+    unnamed_undeclared_responses: int = 0
+    """Responses of undeclared experiments that are not recorded by name."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the object of `status --json`."""
@@ -225,7 +219,8 @@ class StoreSummary:
             "as_of": format_timestamp(self.as_of_ms),
             "totals_as_of": self._totals_as_of(),
             "unmatched_feedback": dict(self.unmatched_feedback),
-            "skipped_experiments": [msgspec.to_builtins(experiment) for experiment in self.skipped_experiments],
+            "undeclared": list(map(undeclared_json, self.undeclared)),
+            "unnamed_undeclared_responses": self.unnamed_undeclared_responses,
             "experiments": {name: experiment.to_json() for name, experiment in self.experiments.items()},
         }
 
@@ -249,6 +244,22 @@ class StoreSummary:
                 for key, value in summary.analysis_json().items()
             },
         }
+
+
+def undeclared_json(experiment: UndeclaredExperiment) -> dict[str, Any]:
+    """Return an undeclared experiment as in the JSON of `status`."""
+    return {
+        "name": experiment.name,
+        "responses": experiment.responses,
+        "first_at": format_timestamp(experiment.first_ms),
+        "last_at": format_timestamp(experiment.last_ms),
+        "variants": {
+            name: {"responses": responses, "share": experiment.share(responses)}
+            for name, responses in experiment.variants.items()
+        },
+        "other_variant_responses": experiment.other_variant_responses,
+        "similar_name": experiment.similar_name,
+    }
 
 
 def _data_quality_json(quality: DataQuality) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from monitor.config.declared_set import (
 )
 from monitor.config.definitions import aggregate_definitions, definition_differences
 from monitor.config.digest import config_digest, experiments_digest, mapping_digest
-from monitor.config.experiment_tables import MAX_GAIN, MAX_NAME_LENGTH, experiment_warnings, parse_metric_specs
+from monitor.config.experiment_tables import MAX_GAIN, MAX_NAME_LENGTH, experiment_warnings, is_name, parse_metric_specs
 from monitor.config.loading import load_settings, parse_declarations, parse_settings
 from monitor.config.paths import Lookup, Path, Step, member_text
 from monitor.config.settings import (
@@ -49,6 +49,7 @@ from monitor.config.settings import (
     AllocationSettings,
     DecaySpec,
     DecisionSettings,
+    DiscoverSettings,
     DisplaySettings,
     DriftSettings,
     EnvelopeMode,
@@ -99,6 +100,7 @@ __all__ = [
     "DeclaredExperiment",
     "DeclaredSet",
     "Definition",
+    "DiscoverSettings",
     "DisplaySettings",
     "DriftSettings",
     "EnvelopeMode",
@@ -144,6 +146,7 @@ __all__ = [
     "event_fields",
     "experiment_warnings",
     "experiments_digest",
+    "is_name",
     "is_proportion",
     "load_settings",
     "mapping_digest",

@@ -24,9 +24,10 @@ from monitor.config.config_files import (
     read_config_files,
     referenced_files,
 )
-from monitor.config.experiment_tables import is_name, parse_experiment
+from monitor.config.experiment_tables import MAX_NAME_LENGTH, is_name, parse_experiment
 from monitor.config.line_numbers import find_line, read_line_numbers
 from monitor.config.settings import (
+    DiscoverSettings,
     DisplaySettings,
     ExperimentSettings,
     HttpSettings,
@@ -83,6 +84,7 @@ _SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _MAX_SHARDS: Final = 256
 _MAX_POLL_RECORDS: Final = 200_000
 _MAX_EXPERIMENTS: Final = 1000
+_MAX_PATTERNS: Final = 100
 _MIN_TOKEN_LENGTH: Final = 16
 _EXPERIMENT_VARIABLES: Final = "EXPERIMENTS_"
 _YAML_LINE: Final = re.compile(r"(?m)\A(?:\s*#.*\n|\s*\n)*(?:---|[\w.-]+:(?:\s|$))")
@@ -401,6 +403,24 @@ def _parse_placeholder_ids(key: str, value: object) -> frozenset[str]:
     return frozenset(text.lower() for text in texts)
 
 
+def _parse_name_patterns(key: str, value: object) -> tuple[str, ...]:
+    """Return a pattern, the patterns of a list, or those of a variable with commas between the patterns."""
+    patterns = value
+    if isinstance(value, str):
+        patterns = value.split(",") if key.startswith(VARIABLE_PREFIX) and value else [value]
+    if (
+        not isinstance(patterns, list)
+        or len(patterns) > _MAX_PATTERNS
+        or not all(isinstance(pattern, str) and is_name(pattern) for pattern in patterns)
+    ):
+        expected = (
+            f'a pattern such as "ranker-*", or a list of up to {_MAX_PATTERNS} patterns, each of 1 to '
+            f"{MAX_NAME_LENGTH} printable characters without blanks around it"
+        )
+        raise ConfigError(key, value, expected)
+    return tuple(patterns)
+
+
 _parse_count: Final = partial(parse_integer, minimum=1, maximum=1_000_000_000)
 _SECTIONS: Final[Mapping[str, tuple[type[Any], Mapping[str, Parser]]]] = {
     "kafka": (
@@ -481,5 +501,14 @@ _SECTIONS: Final[Mapping[str, tuple[type[Any], Mapping[str, Parser]]]] = {
         },
     ),
     "display": (DisplaySettings, {"min_display_students": _parse_count}),
+    "discover": (
+        DiscoverSettings,
+        {
+            "names": _parse_name_patterns,
+            "limit": partial(parse_integer, minimum=1, maximum=_MAX_EXPERIMENTS),
+            "auto_adopt": _parse_name_patterns,
+            "auto_adopt_limit": partial(parse_integer, minimum=1, maximum=_MAX_EXPERIMENTS),
+        },
+    ),
 }
 """Section → type of its record, and field → parser of its key. A key lacks the suffix `_ms` of its field."""

@@ -31,6 +31,7 @@ from monitor.export.presentation import (
     QUALITY_HEADING,
     STATE_DESCRIPTIONS,
     STATE_TITLES,
+    UNDECLARED_COLUMNS,
     data_quality_rows,
     decay_label,
     describe_as_of,
@@ -38,7 +39,6 @@ from monitor.export.presentation import (
     describe_decisions,
     describe_effect,
     describe_first_decision,
-    describe_skipped_experiments,
     describe_state,
     describe_time_to_decide,
     describe_unmatched_feedback,
@@ -52,6 +52,8 @@ from monitor.export.presentation import (
     format_significant,
     format_time,
     meets_min_students,
+    undeclared_notes,
+    undeclared_rows,
 )
 from monitor.export.prometheus import METRIC_CATALOGUE, ExperimentsCollector
 from monitor.export.report_data import ReportData, read_report_data
@@ -78,6 +80,7 @@ __all__ = [
     "SCORE_NOTE",
     "STATE_DESCRIPTIONS",
     "STATE_TITLES",
+    "UNDECLARED_COLUMNS",
     "VERDICT_EXIT_CODES",
     "DataConsole",
     "ExperimentsCollector",
@@ -93,7 +96,6 @@ __all__ = [
     "describe_decisions",
     "describe_effect",
     "describe_first_decision",
-    "describe_skipped_experiments",
     "describe_state",
     "describe_time_to_decide",
     "describe_unmatched_feedback",
@@ -125,5 +127,7 @@ __all__ = [
     "simple_table",
     "stderr_console",
     "stdout_console",
+    "undeclared_notes",
+    "undeclared_rows",
     "worst_items_json",
 ]

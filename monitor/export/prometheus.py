@@ -302,6 +302,19 @@ _EXPERIMENT_METRICS: Final = (
         ("kind",),
         "Feedback events that expired before their response was stored, over all experiments, by kind.",
     ),
+    ExportedMetric(
+        "abmonitor_undeclared_experiments",
+        "gauge",
+        (),
+        "Number of experiments that the configuration does not declare and that are recorded by name, all time.",
+    ),
+    ExportedMetric(
+        "abmonitor_undeclared_experiment_responses_total",
+        "counter",
+        _EXPERIMENT,
+        "Response events of the experiment, which the configuration does not declare; they do not count. At most "
+        "discover.limit experiments are exported.",
+    ),
     _STARTS,
     _STORE_UP,
 )
@@ -366,6 +379,9 @@ class ExperimentsCollector(Collector):
         add("starts_total", (), starts)
         for kind, count in summary.unmatched_feedback.items():
             add("unmatched_feedback_total", (kind,), count)
+        add("undeclared_experiments", (), len(summary.undeclared))
+        for undeclared in summary.undeclared:
+            add("undeclared_experiment_responses_total", (undeclared.name,), undeclared.responses)
         for experiment in summary.experiments.values():
             info.add_metric((experiment.name,), {"control": experiment.control, "primary": experiment.primary})
             _add_experiment(add, experiment, self._min_students)

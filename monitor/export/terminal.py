@@ -19,13 +19,13 @@ from monitor.errors import escape_controls, escape_lines
 from monitor.export.health import ServiceHealth, arrival_rows, health_facts
 from monitor.export.presentation import (
     ABSENT_TEXT,
+    UNDECLARED_COLUMNS,
     describe_as_of,
     describe_closing,
     describe_decisions,
     describe_effect,
     describe_first_decision,
     describe_history,
-    describe_skipped_experiments,
     describe_time_to_decide,
     describe_unmatched_feedback,
     describe_verdict,
@@ -34,6 +34,8 @@ from monitor.export.presentation import (
     format_count,
     format_percent,
     format_time,
+    undeclared_notes,
+    undeclared_rows,
 )
 from monitor.stats import Estimand, VariantComparison, Verdict, VerdictState, describe_guardrail
 
@@ -128,8 +130,9 @@ def render_summary(
         head.append(f"   {format_count(events_per_second)} events per second")
     parts.append(head)
     parts += [Text(sentence, style="yellow") for sentence in conditions]
-    warnings = (describe_unmatched_feedback(summary), describe_skipped_experiments(summary))
-    parts += [Text(warning, style="yellow") for warning in warnings if warning is not None]
+    unmatched_feedback = describe_unmatched_feedback(summary)
+    if unmatched_feedback is not None:
+        parts.append(Text(unmatched_feedback, style="yellow"))
     for experiment in summary.experiments.values():
         parts.append(Text(experiment.name, style="bold"))
         parts += [
@@ -138,7 +141,19 @@ def render_summary(
         ]
         parts.append(_experiment_layouts(experiment, now_ms))
         parts += [Text(footnote, style="dim") for footnote in experiment_footnotes(experiment, now_ms)]
+    parts += _undeclared_parts(summary)
     return Group(*parts)
+
+
+def _undeclared_parts(summary: StoreSummary) -> list[RenderableType]:
+    """Return a table of the undeclared experiments, and notes; nothing without such experiments."""
+    parts: list[RenderableType] = [Text(note, style="yellow") for note in undeclared_notes(summary)]
+    if summary.undeclared:
+        table = simple_table(*UNDECLARED_COLUMNS, left_aligned=UNDECLARED_COLUMNS[2:], overflow="fold")
+        for row in undeclared_rows(summary):
+            table.add_row(*map(Text, row))
+        parts.insert(0, table)
+    return [Text("Not declared", style="bold"), *parts] if parts else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,12 +77,16 @@ from monitor.state.service_records import (
 from monitor.state.sharded_store import ShardedStore, merge_positions, read_newest_response_ms
 from monitor.state.skip_counts import (
     OTHER_EXPERIMENTS_FIELD,
+    SkippedFields,
     add_skipped_events,
     add_skipped_name,
+    forget_skipped_experiment,
     read_skipped_events,
     read_skipped_fields,
+    read_undeclared_experiments,
     skipped_feedback_field,
     skipped_responses_field,
+    skipped_variant_field,
 )
 from monitor.state.snapshot_log import SnapshotLog
 from monitor.state.store_metadata import (
@@ -90,6 +94,7 @@ from monitor.state.store_metadata import (
     initialize_store,
     join_store,
     mark_initialized,
+    read_hash_key,
     read_shown_experiments,
     read_stored_experiments,
 )
@@ -126,6 +131,7 @@ __all__ = [
     "RejectionCounts",
     "ServiceRecords",
     "ShardedStore",
+    "SkippedFields",
     "SnapshotLog",
     "StoreKeys",
     "StoreMetadata",
@@ -153,6 +159,7 @@ __all__ = [
     "delete_generation",
     "delete_student_rows",
     "expired_arrivals",
+    "forget_skipped_experiment",
     "has_experiment",
     "initialize_store",
     "is_file_in_use",
@@ -168,6 +175,7 @@ __all__ = [
     "read_expiry_hours",
     "read_first_response_day",
     "read_generation_numbers",
+    "read_hash_key",
     "read_hourly_responses",
     "read_lost_events",
     "read_newest_response_ms",
@@ -177,6 +185,7 @@ __all__ = [
     "read_skipped_events",
     "read_skipped_fields",
     "read_stored_experiments",
+    "read_undeclared_experiments",
     "read_variant_totals",
     "record_failure",
     "record_file_in_use",
@@ -187,6 +196,7 @@ __all__ = [
     "shard_of_partition",
     "skipped_feedback_field",
     "skipped_responses_field",
+    "skipped_variant_field",
     "update_declared_set",
     "write_backfill",
     "write_worker",

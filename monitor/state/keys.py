@@ -26,6 +26,7 @@ number of the commit that last changed the member's record.
     arrivals:hour                   hash of counts of the events that arrived in an hour, see `monitor.state.arrivals`
     arrival_index                   index of hours in arrivals
     experiments_skipped             hash: field of events_skipped → name of the undeclared experiment
+    variants_skipped                hash of counts, see `monitor.state.skip_counts`
     feedback_unmatched              hash: kind of feedback → reactions whose response had not arrived when they expired
     newest_times                    hash: e:v:response, e:v:event → time of the newest response or event, in ms; also
                                     times of skipped events, see `monitor.state.skip_counts`
@@ -205,6 +206,10 @@ class StoreKeys:
     @property
     def experiments_skipped(self) -> bytes:
         return self.prefix + b"experiments_skipped"
+
+    @property
+    def variants_skipped(self) -> bytes:
+        return self.prefix + b"variants_skipped"
 
     @property
     def feedback_unmatched(self) -> bytes:

@@ -101,6 +101,8 @@ class _EventCounts:
     """Experiment number → counts of `StoreKeys.data_quality`."""
     skipped_by_experiment: Mapping[str, SkippedEventCounts] = field(default_factory=dict)
     """Experiment → skipped events that may belong to the experiment."""
+    unnamed_responses: int = 0
+    """Skipped responses of undeclared experiments that are not recorded by name."""
 
 
 class StoreReader:
@@ -111,6 +113,7 @@ class StoreReader:
         self._settings = settings
         self.numbers = numbers
         self._clock = clock
+        self._declared_names = settings.deselected_experiments | numbers.keys()
         self._layouts = {
             experiment.name: RecordLayout.for_experiment(experiment) for experiment in settings.experiments
         }
@@ -230,7 +233,8 @@ class StoreReader:
             experiments=experiments,
             unmatched_feedback=dict(sorted(unmatched.items())),
             totals_as_of_ms=counts.newest_ms or at_ms,
-            skipped_experiments=counts.skipped.undeclared_experiments({*experiments}),
+            undeclared=counts.skipped.undeclared_experiments(self._declared_names, self._settings.discover),
+            unnamed_undeclared_responses=counts.unnamed_responses,
         )
 
     def _read_variants(self) -> tuple[list[_VariantRecords], _EventCounts]:
@@ -247,6 +251,9 @@ class StoreReader:
         if counts.skipped.events:
             id_hasher = IdHasher(read_hash_key(self.store, self._settings))
             counts.skipped_by_experiment = counts.skipped.by_experiment(self.experiments, self.numbers, id_hasher)
+            counts.unnamed_responses = counts.skipped.unnamed_responses(
+                self._declared_names, self._settings.discover, id_hasher
+            )
         return variants, counts
 
     def _add_shard(self, variants: Sequence[_VariantRecords], counts: _EventCounts, shard: StoreShard) -> None:
@@ -258,6 +265,7 @@ class StoreReader:
             keys.events_lost,
             keys.events_skipped,
             keys.experiments_skipped,
+            keys.variants_skipped,
             keys.feedback_unmatched,
             keys.positions,
         )
@@ -274,7 +282,7 @@ class StoreReader:
                 ("ZRANGE", keys.cohort_index(*numbers), 0, -1),
             )
         replies = iter(read_in_transaction(shard, commands))
-        times, lost, skipped, skipped_names, unmatched, positions = map(
+        times, lost, skipped, skipped_names, skipped_variants, unmatched, positions = map(
             hash_from_reply, islice(replies, len(hash_keys))
         )
         for number in experiment_numbers:
@@ -284,7 +292,7 @@ class StoreReader:
         newest_times = {name.decode(): int(ms) for name, ms in times.items() if name[:1].isdigit()}
         counts.newest_ms = max(counts.newest_ms, *newest_times.values(), 0)
         counts.lost_events += sum(map(int, lost.values()))
-        counts.skipped.add(skipped, times, skipped_names)
+        counts.skipped.add(skipped, times, skipped_names, skipped_variants)
         counts.unmatched.update({kind.decode(): int(reactions) for kind, reactions in unmatched.items()})
         for position in decode_positions(positions).values():
             counts.newest_ms = max(counts.newest_ms, position.newest_ms)

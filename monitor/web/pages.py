@@ -15,11 +15,11 @@ from monitor.config import DisplaySettings
 from monitor.export import (
     COUNT_EXPLANATION,
     REVIEW_NOTE,
+    UNDECLARED_COLUMNS,
     ServiceHealth,
     arrival_rows,
     describe_as_of,
     describe_decisions,
-    describe_skipped_experiments,
     describe_unmatched_feedback,
     experiment_footnotes,
     experiment_table_rows,
@@ -27,6 +27,8 @@ from monitor.export import (
     format_percent,
     format_time,
     health_facts,
+    undeclared_notes,
+    undeclared_rows,
 )
 from monitor.pipeline import ProblemKind
 
@@ -98,7 +100,9 @@ def page_context(
             }
             for experiment in experiments
         ],
-        "skipped_experiments": None if summary is None else describe_skipped_experiments(summary),
+        "undeclared_columns": UNDECLARED_COLUMNS,
+        "undeclared_rows": [] if summary is None else undeclared_rows(summary),
+        "undeclared_notes": [] if summary is None else undeclared_notes(summary),
         "unmatched_feedback": None if summary is None else describe_unmatched_feedback(summary),
         "readiness_problems": readiness_problems,
         "data_problems": []
