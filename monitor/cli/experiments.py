@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from monitor.clock import wall_clock
 from monitor.config import (
     DeclaredExperiment,
     DeclaredSet,
+    ExperimentSettings,
     Settings,
     archive_experiment,
     declare_experiments,
@@ -27,6 +28,7 @@ from monitor.config import (
     remove_experiment,
     similar_name,
 )
+from monitor.decoding import suggest_declaration
 from monitor.errors import UsageError, count_noun, setting_text
 from monitor.export import print_json, simple_table, stdout_console
 from monitor.state import (
@@ -35,6 +37,7 @@ from monitor.state import (
     delete_experiment,
     join_store,
     read_declared_set,
+    read_undeclared_experiments,
     running_store_server,
 )
 
@@ -43,14 +46,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
     parser.add_argument(
         "action",
-        choices=["list", "show", "add", "archive", "delete"],
+        choices=["list", "show", "add", "adopt", "archive", "delete"],
         help="list: print all declared experiments with their state; show: print the settings and changes of the "
         "experiment TARGET; add: declare or change the experiments of the TOML file TARGET, which has nothing but "
-        "[[experiments]] tables; archive: stop to count the experiment TARGET, whose results stay readable; delete: "
+        "[[experiments]] tables; adopt: print a declaration of the undeclared experiment TARGET, of which events were "
+        "seen; archive: stop to count the experiment TARGET, whose results stay readable; delete: "
         "delete the archived experiment TARGET with its results",
     )
     parser.add_argument("target", nargs="?", metavar="TARGET", help="an experiment's name; with add, a file")
     parser.add_argument("--json", action="store_true", help="with list and show: print one JSON object")
+    parser.add_argument("--apply", action="store_true", help="with adopt: declare the experiment")
     parser.add_argument("--yes", action="store_true", help="with delete: delete without a question")
 
 
@@ -67,6 +72,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
             _show(_find(read_declared_set(store), target), as_json=arguments.json)
         elif action == "add":
             _add(Path(target), store, settings)
+        elif action == "adopt":
+            _adopt(target, store, settings, is_applied=arguments.apply)
         elif action == "archive":
             origin = _origin(action)
             join_store(store, settings, lambda current: archive_experiment(current, target, origin, wall_clock()))
@@ -96,11 +103,28 @@ def _add(path: Path, store: ShardedStore, settings: Settings) -> None:
         raise UsageError(f"{path}: the file cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: byte {error.start} is not UTF-8") from error
-    experiments = parse_declarations(str(path), text)
+    _declare(parse_declarations(str(path), text), str(path), store, settings)
+
+
+def _adopt(name: str, store: ShardedStore, settings: Settings, *, is_applied: bool) -> None:
+    declared_names = [experiment.name for experiment in read_declared_set(store).experiments]
+    undeclared = {each.name: each for each in read_undeclared_experiments(store, declared_names, settings.discover)}
+    if name not in undeclared:
+        if name in declared_names:
+            raise UsageError(f"the experiment {setting_text(name)} is declared already")
+        seen_names = ", ".join(map(setting_text, undeclared)) or "none"
+        raise UsageError(f"no events of an undeclared experiment {setting_text(name)} were seen. Seen: {seen_names}")
+    text = suggest_declaration(undeclared[name], next(iter(settings.experiments), None))
+    print(text, end="")
+    if is_applied:
+        _declare(parse_declarations(name, text), name, store, settings)
+
+
+def _declare(experiments: Sequence[ExperimentSettings], place: str, store: ShardedStore, settings: Settings) -> None:
     names = [experiment.name for experiment in experiments]
     clashes = sorted({*names} & {experiment.name for experiment in settings.experiments})
     if clashes:
-        raise UsageError(f"{path}: the configuration file declares {', '.join(clashes)} already. Change that file")
+        raise UsageError(f"{place}: the configuration file declares {', '.join(clashes)} already. Change that file")
     metadata = join_store(
         store, settings, lambda current: declare_experiments(current, experiments, _origin("add"), wall_clock())
     )

@@ -18,8 +18,8 @@ from monitor.config.settings import ExperimentSettings
 from monitor.errors import UsageError, setting_text
 
 ChangeKind = Literal["criteria", "shares", "variants", "definition"]
-ExperimentSource = Literal["file", "command"]
-"""Whether the configuration file declares an experiment, or a command (or `discover.auto_adopt`)."""
+ExperimentSource = Literal["file", "command", "discovered"]
+"""Who has declared an experiment: the configuration file, a command, or a service because of `discover.auto_adopt`."""
 _MAX_SUPERSEDED: Final = 100
 
 
@@ -97,7 +97,7 @@ class DeclaredSet:
     @property
     def is_in_force(self) -> bool:
         """Whether a service follows the set. A store that was filled from files follows the file of each command."""
-        return bool(self.digest) or any(experiment.source == "command" for experiment in self.experiments)
+        return bool(self.digest) or any(experiment.source != "file" for experiment in self.experiments)
 
     def find(self, name: str) -> DeclaredExperiment | None:
         """Return the experiment of a name, or None."""
@@ -145,8 +145,8 @@ def replace_file_experiments(
 ) -> DeclaredSet:
     """Return the next version of a set, with the experiments of a file.
 
-    An experiment of the set that the file lacks is archived, unless a command has declared it. Raises `UsageError` if
-    the file has an experiment that a command has declared.
+    An experiment of the set that the file lacks is archived, if a file has declared it. The file may take over a
+    discovered experiment. Raises `UsageError` if the file has an experiment that a command has declared.
     """
     names = {experiment.name for experiment in experiments}
     clashes = [
@@ -187,9 +187,10 @@ def rebuilt_set(
 
     The set has the experiments of a file, and those that commands have declared in the active generation.
     """
-    by_command = [declared.settings for declared in active.counted if declared.source == "command"]
+    names = {experiment.name for experiment in file_experiments}
+    others = [each for each in active.counted if each.source != "file" and each.name not in names]
     experiments = []
-    for number, settings in enumerate((*file_experiments, *by_command), 1):
+    for number, settings in enumerate((*file_experiments, *(each.settings for each in others)), 1):
         before = active.find(settings.name)
         experiments.append(
             DeclaredExperiment(
@@ -198,7 +199,7 @@ def rebuilt_set(
                 since_version=1,
                 declared_ms=now_ms if before is None else before.declared_ms,
                 definition_since_ms=now_ms if before is None else before.definition_since_ms,
-                source="command" if number > len(file_experiments) else "file",
+                source="file" if before is None or number <= len(file_experiments) else before.source,
                 changes=() if before is None else before.changes,
             )
         )
@@ -207,16 +208,20 @@ def rebuilt_set(
 
 
 def declare_experiments(
-    current: DeclaredSet, experiments: Sequence[ExperimentSettings], origin: str, now_ms: int
+    current: DeclaredSet,
+    experiments: Sequence[ExperimentSettings],
+    origin: str,
+    now_ms: int,
+    source: ExperimentSource = "command",
 ) -> DeclaredSet:
-    """Return the next version of a set, with experiments that a command declares or changes.
+    """Return the next version of a set, with experiments that a command declares or changes, or a service discovers.
 
     Raises `UsageError` if a file declares one of the experiments.
     """
     builder = _SetBuilder(current, origin, now_ms)
     for experiment in experiments:
         _check_source(current, experiment.name)
-        builder.declare(experiment, "command")
+        builder.declare(experiment, source)
     return builder.build()
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
+from monitor.analysis import auto_adoptable
 from monitor.clock import Clock
 from monitor.config import (
     DeclaredSet,
@@ -16,17 +17,23 @@ from monitor.config import (
     Settings,
     compare_file,
     complete_backfill,
+    declare_experiments,
     experiments_digest,
+    parse_declarations,
     replace_file_experiments,
 )
+from monitor.decoding import suggest_declaration
+from monitor.engine import IdHasher
 from monitor.errors import AbMonitorError, UsageError
 from monitor.state import (
     ShardedStore,
     StoreMetadata,
     delete_experiment,
+    forget_skipped_experiment,
     has_experiment,
     is_file_in_use,
     join_store,
+    read_undeclared_experiments,
     record_file_in_use,
 )
 
@@ -109,6 +116,7 @@ class ExperimentRegistry:
             while not block_ended.wait(_SYNCHRONIZATION_INTERVAL_S):
                 try:
                     self.synchronize()
+                    self._adopt_discovered()
                     self._delete_superseded()
                 except AbMonitorError as error:
                     # The worker reports an outage, and the watcher of the configuration a conflict.
@@ -129,8 +137,30 @@ class ExperimentRegistry:
             return self.metadata
 
     def complete_backfill(self, number: int, complete_since_ms: int | None) -> None:
-        """Show the numbers of a filled experiment."""
-        self.change(lambda current: complete_backfill(current, number, complete_since_ms, self._clock()))
+        """Show the numbers of a filled experiment, and forget that its events were skipped before."""
+        metadata = self.change(lambda current: complete_backfill(current, number, complete_since_ms, self._clock()))
+        declared = next((each for each in metadata.declared_set.experiments if each.number == number), None)
+        if declared is not None:
+            numbers = {number, *declared.superseded_numbers}
+            forget_skipped_experiment(self._store, declared.name, IdHasher(metadata.hash_key), numbers)
+
+    def _adopt_discovered(self) -> None:
+        """Declare undeclared experiments that match `discover.auto_adopt`."""
+        discover, declared_set = self._settings.discover, self.metadata.declared_set
+        if not discover.auto_adopt:
+            return
+        names = [experiment.name for experiment in declared_set.experiments]
+        adopted = [experiment.name for experiment in declared_set.experiments if experiment.source == "discovered"]
+        undeclared = read_undeclared_experiments(self._store, names, discover)
+        for name in auto_adoptable(undeclared, discover, names, adopted):
+            experiment = next(each for each in undeclared if each.name == name)
+            settings = parse_declarations(name, suggest_declaration(experiment))
+            self.change(
+                lambda current, settings=settings: declare_experiments(  # type: ignore[misc]
+                    current, settings, "discover.auto_adopt", self._clock(), "discovered"
+                )
+            )
+            log.info("experiment adopted experiment=%s responses=%d", name, experiment.responses)
 
     def _delete_superseded(self) -> None:
         """Delete what is stored under numbers that no worker shows or counts any more."""
