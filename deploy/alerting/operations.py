@@ -309,6 +309,19 @@ FLOW: Final = (
         " two deployments share one store.",
     ),
     _alert(
+        name="AbMonitorBackfillFailed",
+        concern="backfill-failed",
+        severity="warning",
+        # Every replica reports the state that is in the store.
+        expr="max by (experiment) (abmonitor_backfill_failed) == 1",
+        pending="5m",
+        keep="2m",
+        summary="the backfill of {{ $labels.experiment }} has failed",
+        description="The results of this experiment lack events from before its declaration, or show its earlier"
+        " definition. All other results and live events are not affected. The backfill is attempted again, at first"
+        " after a minute, later every hour.",
+    ),
+    _alert(
         name="AbMonitorConsumerStalls",
         concern="consumer-stalls",
         severity="warning",

@@ -35,8 +35,8 @@ from monitor.state import (
 
 _BATCH_RECORDS: Final = 1000
 """Small, so that a commit rarely changes a row that a worker has read, and never delays the commits of workers long."""
-_REST_RATIO: Final = 1.5
-"""The backfill rests after each batch for this multiple of the batch's time, so that live consumption has priority."""
+_REST_RATIO: Final = 1.0
+"""After each batch, the backfill rests for this multiple of the batch's time, so live consumption is delayed little."""
 _FEEDBACK_PREFIX: Final = "feedback of "
 """Begins the names of positions of feedback in topics that also have responses."""
 _NO_POSITION: Final = Position(0)

@@ -22,6 +22,7 @@ from monitor.state import (
     PENDING_FEEDBACK,
     BackfillState,
     ShardedStore,
+    forget_skipped_experiment,
     read_backfills,
     release_backfill_lease,
     renew_backfill_lease,
@@ -103,9 +104,8 @@ class BackfillRunner:
         self._next_write_s = self._next_renewal_s = 0.0
 
     def start(self) -> None:
-        """Start the thread, unless no backfill is unfinished."""
-        if self._unfinished:
-            self._thread.start()
+        """Start the thread. Without unfinished backfills, it only sets the metrics to the stored states, and ends."""
+        self._thread.start()
 
     def stop(self) -> None:
         """End the thread after its current batch, and wait for at most ten seconds."""
@@ -119,6 +119,8 @@ class BackfillRunner:
 
     def _run(self) -> None:
         with closing(self._base_store.reconnect()) as store:
+            with suppress(AbMonitorError):
+                self._refresh_states(store)
             while self._unfinished and not self._stop.is_set():
                 for number in list(self._unfinished):
                     if self._stop.is_set():
@@ -170,6 +172,7 @@ class BackfillRunner:
         with closing(backfill):
             progress = backfill.run()
         self._write_state(store, number, self._state_of(number, "complete", progress))
+        forget_skipped_experiment(store, self._names[number], self._id_hasher, [number, *self._superseded_numbers])
         self._on_complete(number, progress.complete_since_ms)
         self._unfinished = [other for other in self._unfinished if other != number]
         log.info("backfill complete experiment=%s since_ms=%s", self._names[number], progress.complete_since_ms)

@@ -23,13 +23,11 @@ from monitor.config import (
     replace_file_experiments,
 )
 from monitor.decoding import suggest_declaration
-from monitor.engine import IdHasher
 from monitor.errors import AbMonitorError, UsageError
 from monitor.state import (
     ShardedStore,
     StoreMetadata,
     delete_experiment,
-    forget_skipped_experiment,
     has_experiment,
     is_file_in_use,
     join_store,
@@ -137,12 +135,8 @@ class ExperimentRegistry:
             return self.metadata
 
     def complete_backfill(self, number: int, complete_since_ms: int | None) -> None:
-        """Show the numbers of a filled experiment, and forget that its events were skipped before."""
-        metadata = self.change(lambda current: complete_backfill(current, number, complete_since_ms, self._clock()))
-        declared = next((each for each in metadata.declared_set.experiments if each.number == number), None)
-        if declared is not None:
-            numbers = {number, *declared.superseded_numbers}
-            forget_skipped_experiment(self._store, declared.name, IdHasher(metadata.hash_key), numbers)
+        """Show the numbers of a filled experiment."""
+        self.change(lambda current: complete_backfill(current, number, complete_since_ms, self._clock()))
 
     def _adopt_discovered(self) -> None:
         """Declare undeclared experiments that match `discover.auto_adopt`."""

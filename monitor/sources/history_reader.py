@@ -80,6 +80,8 @@ class HistoryReader:
                 self._consumer = create_consumer(self._settings)
             self._consumer.assign(self._next_offsets.keys())
             self._consumer.seek(self._next_offsets)
+            # `poll` has paused the partitions of finished ranges.
+            self._consumer.resume(self._next_offsets.keys())
 
     def unfinished_partitions(self) -> Collection[str]:
         """Return the partitions that are not read to the end of their range."""

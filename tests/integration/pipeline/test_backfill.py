@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,9 +17,11 @@ from kafka import KafkaAdminClient, TopicPartition
 
 from monitor.clock import DAY_MS, HOUR_MS, wall_clock
 from monitor.config import DecaySpec, ExperimentSettings, KafkaSettings, MetricSpec, Settings, StoreSettings
+from monitor.config.loading import parse_settings
 from monitor.engine import EventNormalizer, Experiment, IdHasher
 from monitor.pipeline import backfill as backfill_module
 from monitor.pipeline.backfill import BackfillProgress, ExperimentBackfill
+from monitor.pipeline.backfill_runner import BackfillRunner
 from monitor.pipeline.commit_pipeline import ShardedWriter
 from monitor.pipeline.retention import RetentionCleaner
 from monitor.pipeline.skipped_events import SkippedEventLogger
@@ -27,7 +30,15 @@ from monitor.pipeline.telemetry import Telemetry
 from monitor.pipeline.watermark import WatermarkTracker
 from monitor.pipeline.worker import Worker
 from monitor.sources import HistoryReader, KafkaSource
-from monitor.state import PENDING_FEEDBACK, ShardedStore, StoreReader, initialize_store
+from monitor.state import (
+    PENDING_FEEDBACK,
+    ShardedStore,
+    StoreReader,
+    initialize_store,
+    read_backfill_targets,
+    read_backfills,
+    read_skipped_events,
+)
 from tests.servers.kafka import KafkaBroker
 from tests.servers.redis import RedisServer
 from tests.support.command import eventually
@@ -102,10 +113,10 @@ class Topics:
             producer.init_transactions(30)
             producer.begin_transaction()
         for kind, user, fields in events:
-            topic = self.kafka.responses_topic if kind == "response" else self.kafka.feedback_topic
-            producer.produce(
-                topic, json.dumps(fields).encode(), partition=int(user[1:]) % PARTITIONS, timestamp=fields["timestamp"]
-            )
+            (topic, *_) = self.kafka.topics_of("response" if kind == "response" else "feedback")
+            payload = json.dumps({**fields, "type": kind} if self.kafka.sources else fields).encode()
+            number = int(user[1:]) % PARTITIONS
+            producer.produce(topic, payload, partition=number, timestamp=fields["timestamp"])
         assert producer.flush(30) == 0
         if transaction is not None:
             producer.commit_transaction(30)
@@ -149,7 +160,7 @@ class Deployment:
         settings: Mapping[int, ExperimentSettings],
         *,
         superseded_numbers: frozenset[int] = frozenset(),
-        held: Sequence[str] = (),
+        held: Collection[str] = (),
     ) -> Iterator[Worker]:
         """Run a worker with the experiments while the block runs."""
         experiments = self.experiments(settings)
@@ -268,6 +279,51 @@ def kafka_python_topics(kafka: KafkaBroker) -> Topics:
     return _create_topics(kafka, "kafka-python")
 
 
+MIXED_SOURCES = """
+[[experiments]]
+name = "a"
+control = "control"
+variants = { control = 0.5, treatment = 0.5 }
+[[kafka.sources]]
+topics = ["TOPIC"]
+event = "response"
+when = { type = ["response"] }
+[kafka.sources.fields]
+response_id = "response_id"
+timestamp = "timestamp"
+experiment = "experiment"
+variant = "variant"
+user_id = "user_id"
+latency_ms = "latency_ms"
+items = { each = "items", item_id = "item_id", position = "position" }
+[[kafka.sources]]
+topics = ["TOPIC"]
+event = "feedback"
+when = { type = ["feedback"] }
+[kafka.sources.fields]
+feedback_id = "feedback_id"
+response_id = "response_id"
+timestamp = "timestamp"
+kind = "kind"
+item_id = "item_id"
+user_id = "user_id"
+score = "score"
+"""
+"""Both types of events in one topic."""
+
+
+@pytest.fixture(params=[("kafka-python", "two topics"), ("kafka-python", "one topic"), ("confluent", "one topic")])
+def any_topics(request: pytest.FixtureRequest, kafka: KafkaBroker) -> Topics:
+    """Return new topics, or one new topic with both types of events."""
+    client, topic_count = request.param
+    topics = _create_topics(kafka, client)
+    if topic_count == "two topics":
+        return topics
+    text = MIXED_SOURCES.replace("TOPIC", topics.kafka.responses_topic)
+    sources = parse_settings(tomllib.loads(text), {}).kafka.sources
+    return Topics(replace(topics.kafka, sources=sources))
+
+
 def _create_topics(kafka: KafkaBroker, client: Any) -> Topics:
     name = f"backfill-{random.randrange(1 << 40):x}"
     settings = KafkaSettings(kafka.bootstrap, f"{name}.r", f"{name}.f", f"{name}.d", group_id=name, client=client)
@@ -365,6 +421,45 @@ def test_a_backfill_that_is_killed_between_batches_applies_every_record_once(
     assert deployment.dump(1, 2) == _undisturbed(redis_server, topics, {1: A, 2: B}, 1, 2)
 
 
+def test_a_runner_completes_a_backfill_beside_a_live_worker(
+    kafka_python_topics: Topics, redis_server: RedisServer
+) -> None:
+    """The responses that workers had skipped before the declaration are no longer reported as missing."""
+    topics = kafka_python_topics
+    deployment = Deployment(redis_server, 0, topics.kafka, 2)
+    topics.write(FIRST_EVENTS)
+    with deployment.worker({1: A}):
+        deployment.wait_until_applied(topics.end_offsets())
+    assert read_skipped_events(deployment.store).responses_by_name()["b"]
+    deployment.declare(2)
+    completed: list[tuple[int, int | None]] = []
+    runner = BackfillRunner(
+        settings=deployment.settings,
+        experiments=deployment.experiments({1: A, 2: B}),
+        unfinished=[2],
+        superseded_numbers=frozenset(),
+        id_hasher=deployment.id_hasher,
+        store=deployment.store,
+        telemetry=Telemetry(),
+        clock=wall_clock,
+        on_complete=lambda *arguments: completed.append(arguments),
+    )
+    with deployment.worker({1: A, 2: B}, held=runner.held_numbers()):
+        runner.start()
+        topics.write(LATER_EVENTS)
+        eventually("the backfill is complete", lambda: completed)
+        deployment.wait_until_applied(topics.end_offsets())
+    runner.stop()
+    assert completed == [(2, None)]
+    state = read_backfills(deployment.store)[2]
+    assert (state.state, state.progress_ratio) == ("complete", 1.0)
+    assert state.records_total == sum(
+        position.next_offset for position in read_backfill_targets(deployment.store, 2).values()
+    )
+    assert read_skipped_events(deployment.store).responses_by_name().keys() == {"undeclared"}
+    assert deployment.dump(1, 2) == _undisturbed(redis_server, topics, {1: A, 2: B}, 1, 2)
+
+
 def test_two_processes_that_work_on_the_same_backfill_apply_every_record_once(
     kafka_python_topics: Topics, redis_server: RedisServer
 ) -> None:
@@ -417,10 +512,10 @@ def test_neither_responses_nor_pending_feedback_expire_before_the_backfill_is_co
 
 
 def test_feedback_that_has_expired_without_a_response_is_applied_by_the_backfill(
-    kafka_python_topics: Topics, redis_server: RedisServer
+    any_topics: Topics, redis_server: RedisServer
 ) -> None:
     """Before the declaration, workers deleted the feedback, because they had skipped the response."""
-    topics = kafka_python_topics
+    topics = any_topics
     deployment = Deployment(redis_server, 0, topics.kafka)
     shard = deployment.store.first_shard
     for events in (FIRST_EVENTS, EVENTS_AFTER_A_MONTH, make_events(4, 50, START + 31 * DAY_MS, "fourth")):
@@ -477,6 +572,32 @@ def test_an_experiment_is_complete_from_the_first_record_on_that_kafka_still_has
         partition_events = [event for event in events if event[0] == "response" and int(event[1][1:]) % 3 == number]
         retained_times.append(partition_events[deleted_count][2]["timestamp"])
     assert progress == BackfillProgress(0, max(retained_times))
+
+
+def test_records_that_kafka_deletes_before_the_backfill_reaches_them_are_missing(
+    topics: Topics, redis_server: RedisServer
+) -> None:
+    """The backfill continues at the first record that is left, and reports the time of that record."""
+    deployment = Deployment(redis_server, 0, topics.kafka)
+    events = [event for event in FIRST_EVENTS if event[0] == "response"]
+    topics.write(events)
+    with deployment.worker({1: A}):
+        deployment.wait_until_applied(topics.end_offsets())
+    deployment.declare(2)
+    partition = f"{topics.kafka.responses_topic}:0"
+
+    def stop_within_partition(_progress: BackfillProgress) -> None:
+        keys = deployment.store.first_shard.keys
+        if deployment.store.client.hget(keys.backfill_positions(2), partition) is not None:
+            raise _Kill
+
+    with pytest.raises(_Kill):
+        deployment.backfill(2, {1: A, 2: B}, on_progress=stop_within_partition)
+    end_offset = topics.end_offsets()[partition]
+    topics.delete_before({partition: end_offset - 5})
+    first_retained = [event for event in events if int(event[1][1:]) % PARTITIONS == 0][end_offset - 5]
+    progress = deployment.backfill(2, {1: A, 2: B})
+    assert progress == BackfillProgress(0, first_retained[2]["timestamp"])
 
 
 def test_a_partition_without_any_retained_record_is_complete_after_its_newest_event(

@@ -227,6 +227,16 @@ def test_a_process_that_has_lost_its_lease_ends_its_backfill(make_bench: BenchFa
     assert bench.started == [1, 2]
 
 
+def test_the_metrics_show_the_stored_states_without_an_unfinished_backfill(make_bench: BenchFactory) -> None:
+    """Another process may have completed the backfill before this process has started again."""
+    bench = make_bench({})
+    write_backfill(bench.store, 1, BackfillState("complete", 0, 0, 5, 5))
+    bench.telemetry.backfill_failed.labels("e1").set(1)
+    with bench.running():
+        eventually("the metric is set", lambda: bench.metric("abmonitor_backfill_progress_ratio", "e1") == 1)
+        assert bench.metric("abmonitor_backfill_failed", "e1") == 0
+
+
 def test_pending_feedback_is_held_until_every_unfinished_backfill_has_failed() -> None:
     """A backfill without a state has not begun."""
     running, failed = BackfillState("running", 0, 0), BackfillState("failed", 0, 0)
