@@ -44,7 +44,7 @@ from monitor.analysis.item_overview import (
 )
 from monitor.analysis.item_scores import ItemScore
 from monitor.analysis.item_sums import ItemCoverage, ItemSums, StoredItems
-from monitor.analysis.plan import find_analysis_time, find_intended_shares
+from monitor.analysis.plan import find_analysis_time
 from monitor.analysis.snapshots import (
     DecayedMeanSnapshot,
     ExperimentSnapshot,
@@ -104,7 +104,6 @@ __all__ = [
     "count_students_until",
     "find_analysis_time",
     "find_entry_days",
-    "find_intended_shares",
     "format_timestamp",
     "history_json",
     "list_state_periods",

@@ -62,14 +62,6 @@ def list_allocation_phases(experiment: ExperimentSettings) -> tuple[AllocationPh
     return (*phases, AllocationPhase(first_day, None, shares))
 
 
-def find_intended_shares(experiment: ExperimentSettings, as_of_ms: int) -> Mapping[str, float]:
-    """Return variant → intended share of the students at an event time."""
-    earlier_shares = [
-        allocation.shares for allocation in experiment.decision.allocations if allocation.from_ms <= as_of_ms
-    ]
-    return earlier_shares[-1] if earlier_shares else experiment.variants
-
-
 def find_analysis_time(experiment: ExperimentSettings, newest_event_ms: int, read_until_ms: int) -> int:
     """Return the event time as of which the experiment is analyzed: usually that of the newest event.
 

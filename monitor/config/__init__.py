@@ -4,6 +4,7 @@
   `line_numbers`: the lines of its keys
 - `experiments`, `criteria`: parsers of an experiment's table. `definitions`: the settings that stored sums depend on
 - `sources`, `paths`: parsers of `[[kafka.sources]]` and of its paths
+- `running_changes`: what a changed configuration changes in a running experiment
 - `digest`: a digest of all settings
 - `values`: parsers of single values. `validation`: checks of settings that depend on each other
 """
@@ -15,6 +16,12 @@ from monitor.config.digest import config_digest, mapping_digest
 from monitor.config.experiments import MAX_GAIN, MAX_NAME_LENGTH, experiment_warnings, parse_metric_specs
 from monitor.config.loading import load_settings, parse_settings
 from monitor.config.paths import Lookup, Path, Step, member_text
+from monitor.config.running_changes import (
+    ChangeKind,
+    carry_allocations,
+    describe_allocation_changes,
+    describe_criteria_changes,
+)
 from monitor.config.settings import (
     ACTIVITY_METRICS,
     FEEDBACK_METRIC_PREFIX,
@@ -71,6 +78,7 @@ __all__ = [
     "RESPONSES_METRIC",
     "RETURN_DAYS_METRIC",
     "AllocationSettings",
+    "ChangeKind",
     "DecaySpec",
     "DecisionSettings",
     "DisplaySettings",
@@ -102,8 +110,11 @@ __all__ = [
     "StoreSettings",
     "WireFormat",
     "aggregate_definitions",
+    "carry_allocations",
     "config_digest",
     "definition_differences",
+    "describe_allocation_changes",
+    "describe_criteria_changes",
     "event_fields",
     "experiment_warnings",
     "is_proportion",

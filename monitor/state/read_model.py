@@ -21,7 +21,6 @@ from monitor.analysis import (
     VariantSummary,
     VerdictHistory,
     find_analysis_time,
-    find_intended_shares,
     list_verdict_history,
 )
 from monitor.clock import DAY_MS, HOUR_MS, Clock
@@ -218,7 +217,7 @@ class StoreReader:
                 variants={name: summaries[name] for name in experiment.variants},
                 analysis=self._analyzers[experiment.name].analyze(students, analyzed_ms),
                 starts_at_ms=experiment.starts_at_ms,
-                intended_shares=find_intended_shares(experiment, analyzed_ms),
+                intended_shares=experiment.intended_shares(analyzed_ms),
                 categories_for_review=categories_for_review.get(experiment.name),
                 newest_event_ms=counts.newest_ms,
                 data_quality=students.data_quality,
