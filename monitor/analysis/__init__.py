@@ -64,18 +64,22 @@ from monitor.analysis.summary import (
     format_timestamp,
 )
 from monitor.analysis.triage import REVIEW_DAYS, ReviewRanking, TriageEntry, rank_for_review
+from monitor.stats import BackfillProgress, ExperimentChange, ExperimentHistory
 
 __all__ = [
     "MIN_DRIFT_ALPHA",
     "REVIEW_DAYS",
     "Analysis",
     "Analyzer",
+    "BackfillProgress",
     "CellCounts",
     "DayDrift",
     "DecayedMean",
     "DecayedMeanSnapshot",
     "Drift",
     "DriftDistance",
+    "ExperimentChange",
+    "ExperimentHistory",
     "ExperimentSnapshot",
     "ExperimentSummary",
     "IntraListDiversity",

@@ -174,7 +174,7 @@ def _collect_evidence(
         criteria=plan.criteria,
         arms=primary_estimates,
         adjustment=None if theta is None else _describe_adjustment(view, treatment, theta),
-        closed_days=view.closed_day_count(),
+        closed_days=view.closed_day_count(treatment),
         students_per_day=(view.closed_students_per_day(experiment.control), view.closed_students_per_day(treatment)),
         phases=view.phase_counts,
         compared_phases=view.compared_phase_counts,
@@ -211,6 +211,8 @@ def _collect_evidence(
             if name != experiment.primary
         ),
         max_value=plan.max_means[experiment.primary],
+        history=stored_students.history,
+        first_response_ms=view.first_response_ms,
     )
 
 

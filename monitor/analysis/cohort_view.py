@@ -8,7 +8,7 @@ from typing import Final
 
 from monitor.analysis.entry_days import count_entered_students, find_first_entry_day, find_last_entry_day
 from monitor.analysis.plan import AnalysisPlan
-from monitor.clock import DAY_MS, HOURS_PER_DAY
+from monitor.clock import DAY_MS, HOUR_MS, HOURS_PER_DAY
 from monitor.config import Population
 from monitor.metrics import CohortField, IntArray, UnitRecord
 from monitor.stats import (
@@ -139,10 +139,30 @@ class CohortView:
     def _entered_students(self) -> dict[int, int]:
         return count_entered_students(self.stored_students, self.as_of_ms // DAY_MS)
 
-    def closed_day_count(self) -> int:
+    @cached_property
+    def first_response_ms(self) -> int | None:
+        """The beginning of the UTC hour of the first response; None without responses.
+
+        Responses without a user id are stored by day, so their hour is the first of the day.
+        """
+        if not self.days:
+            return None
+        day = self.days[0]
+        hours = [CohortField.EXPOSURE_HOURS + hour for hour in range(HOURS_PER_DAY)]
+        hour = next((hour for hour, column in enumerate(hours) if self._sum_over_variants(day, column)), 0)
+        has_anonymous = self._sum_over_variants(day, CohortField.UNITS) > self._sum_over_variants(
+            day, CohortField.EXPOSURES
+        )
+        return day * DAY_MS + (0 if has_anonymous else hour * HOUR_MS)
+
+    def _sum_over_variants(self, day: int, column: int) -> int:
+        return sum(cohorts.sum_column([day], column) for cohorts in self._cohorts.values())
+
+    def closed_day_count(self, treatment: str) -> int:
         """Return the number of entry days with complete windows, from the first entry day or `starts_at` to the last.
 
-        Stray days before and after the entry days do not count.
+        Only days of phases in which both the control and the treatment have a share count. Stray days before and after
+        the entry days do not.
         """
         first_day, last_day = find_first_entry_day(self._entered_students), find_last_entry_day(self._entered_students)
         if first_day is None or last_day is None:
@@ -150,7 +170,8 @@ class CohortView:
         experiment = self.plan.experiment
         first_day = max(first_day, (experiment.starts_at_ms or 0) // DAY_MS)
         end_day = (self.as_of_ms - experiment.closing_ms) // DAY_MS - experiment.exposure_days + 1
-        return max(min(end_day, last_day + 1) - first_day, 0)
+        days = range(first_day, min(end_day, last_day + 1))
+        return sum(len(phase.select_days(days)) for phase in self.plan.common_phases(treatment))
 
     @property
     def has_new_students(self) -> bool:

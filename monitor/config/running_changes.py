@@ -70,9 +70,9 @@ def describe_allocation_changes(
     for from_ms in sorted({*old, *new} - {changed_at_ms}):
         if old.get(from_ms) != new.get(from_ms):
             time = f"{datetime.fromtimestamp(from_ms / 1000, UTC):%Y-%m-%d %H:%M} UTC"
-            shares = new.get(from_ms, {})
-            text = f"shares of {', '.join(shares)} from {time}: {_list_shares(shares, list(shares))}"
-            changes.append(("shares", text if shares else f"no change of shares at {time}"))
+            new_shares = new.get(from_ms, {})
+            text = f"shares of {', '.join(new_shares)} from {time}: {_list_shares(new_shares, list(new_shares))}"
+            changes.append(("shares", text if new_shares else f"no change of shares at {time}"))
     return changes
 
 

@@ -91,6 +91,10 @@ class StatusReporter:
 
 def read_data_problems(reader: StoreReader, arrivals: ArrivalLog, now_ms: int) -> list[DataProblem]:
     """Return the data problems of the last hour, which `arrivals` includes. Raises `StoreUnavailable`."""
-    declared_variants = {experiment.name: experiment.variants for experiment in reader.experiments}
+    declared_variants = {
+        experiment.name: experiment.variants
+        for experiment in reader.experiments
+        if experiment.name not in reader.histories or not reader.histories[experiment.name].is_archived
+    }
     removed_experiments = read_stored_experiments(reader.store).keys() - declared_variants.keys()
     return find_data_problems(arrivals, declared_variants, removed_experiments, now_ms)

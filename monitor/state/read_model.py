@@ -7,12 +7,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
+from types import MappingProxyType
 
 import numpy as np
 
 from monitor.analysis import (
     Analyzer,
     DecayedMean,
+    ExperimentHistory,
     ExperimentSummary,
     ItemCoverage,
     MetricSummary,
@@ -105,8 +107,17 @@ class _EventCounts:
 class StoreReader:
     """Reads a store. Several threads may use the same reader."""
 
-    def __init__(self, store: ShardedStore, settings: Settings, numbers: Mapping[str, int], clock: Clock) -> None:
+    def __init__(
+        self,
+        store: ShardedStore,
+        settings: Settings,
+        numbers: Mapping[str, int],
+        clock: Clock,
+        histories: Mapping[str, ExperimentHistory] = MappingProxyType({}),
+    ) -> None:
+        """`histories` has the history of each experiment that was changed or archived, or that is being filled."""
         self.store = store
+        self.histories = histories
         self._settings = settings
         self.numbers = numbers
         self._clock = clock
@@ -135,7 +146,7 @@ class StoreReader:
         experiment_variants = [variant for variant in variants if variant.experiment.name == experiment]
         self._read_cohorts(experiment_variants)
         self._check_active_generation()
-        return _student_sums(experiment_variants, counts, self.numbers.keys())
+        return self._student_sums(experiment_variants, counts)
 
     def item_reader(self, experiment: str) -> ItemReader:
         """Return a reader of an experiment's items. Raises `UsageError` if the experiment counts no items."""
@@ -160,7 +171,8 @@ class StoreReader:
 
         All-time numbers are current numbers for any `as_of_ms`. Verdicts are as of the newest event of any experiment,
         or of `as_of_ms` if that is earlier: a student's window is complete only when later events were read. After its
-        end, an experiment needs no later events: see `find_analysis_time`. Raises `StoreUnavailable`.
+        end, an experiment needs no later events: see `find_analysis_time`. Verdicts of an archived experiment, and of a
+        previous definition, are as of their own newest event. Raises `StoreUnavailable`.
         """
         is_past = as_of_ms is not None
         cache = self._caches.get(is_past) or BucketCache(self._read_run_ids())
@@ -195,10 +207,16 @@ class StoreReader:
         experiments = {}
         for experiment in self._settings.experiments:
             experiment_variants = [variant for variant in variants if variant.experiment is experiment]
-            students = _student_sums(experiment_variants, counts, self.numbers.keys())
+            students = self._student_sums(experiment_variants, counts)
             live_estimates = students.live_estimates(self._layouts[experiment.name], "rated")
             read_until_ms = consumed_at_ms - experiment.allowed_lateness_ms if as_of_ms is None else as_of_ms
-            analyzed_ms = find_analysis_time(experiment, newest_event_ms, read_until_ms)
+            newest_read_ms = newest_event_ms
+            if students.history.frozen_at_ms is not None:
+                # Later events of the experiment are not counted, so events of others do not complete its windows.
+                last_event_ms = max((variant.last_event_ms or 0 for variant in experiment_variants), default=0)
+                newest_read_ms = min(newest_event_ms, last_event_ms)
+                read_until_ms = min(read_until_ms, students.history.frozen_at_ms)
+            analyzed_ms = find_analysis_time(experiment, newest_read_ms, read_until_ms)
             summaries = {
                 variant.name: replace(
                     self._summarize_variant(variant, means, live_estimates[variant.name]),
@@ -221,6 +239,7 @@ class StoreReader:
                 categories_for_review=categories_for_review.get(experiment.name),
                 newest_event_ms=counts.newest_ms,
                 data_quality=students.data_quality,
+                history=students.history,
             )
         configured = frozenset[str]().union(*(experiment.feedback_kinds for experiment in self._settings.experiments))
         unmatched = dict.fromkeys(configured, 0) | _limit_kinds(counts.unmatched, configured)
@@ -230,6 +249,28 @@ class StoreReader:
             unmatched_feedback=dict(sorted(unmatched.items())),
             totals_as_of_ms=counts.newest_ms or at_ms,
             skipped_experiments=counts.skipped.undeclared_experiments({*experiments}),
+        )
+
+    def _student_sums(self, variants: Sequence[_VariantRecords], counts: _EventCounts) -> StoredStudentSums:
+        """Return the sums over the students of an experiment's variants."""
+        experiment = variants[0].experiment.name
+        history = self.histories.get(experiment, ExperimentHistory())
+        return StoredStudentSums(
+            variant_records={variant.name: variant.unit_sums for variant in variants},
+            cohorts={variant.name: variant.cohorts for variant in variants},
+            delay_counts={variant.name: variant.delay_counts for variant in variants},
+            lost_events=counts.lost_events,
+            rejected_share=counts.rejected_records / counts.recent_records if counts.recent_records else None,
+            # Events of an archived experiment are skipped on purpose.
+            skipped_events=None if history.is_archived else counts.skipped_by_experiment.get(experiment),
+            data_quality=data_quality_from_counts(
+                counts.quality[variants[0].number],
+                {variant.name: int(ResponseRecord(variant.all_time_sums).responses) for variant in variants},
+                {variant.name: +variant.uncounted_reactions for variant in variants},
+                _responses_per_student(variants),
+                counts.skipped.other_spellings(experiment, self.numbers.keys()),
+            ),
+            history=history,
         )
 
     def _read_variants(self) -> tuple[list[_VariantRecords], _EventCounts]:
@@ -445,27 +486,6 @@ def _newest_responses_ms(variants: Sequence[_VariantRecords]) -> dict[str, int]:
     for variant in variants:
         newest[variant.experiment.name] = max(newest.get(variant.experiment.name, 0), variant.last_response_ms or 0)
     return newest
-
-
-def _student_sums(
-    variants: Sequence[_VariantRecords], counts: _EventCounts, declared_names: Collection[str]
-) -> StoredStudentSums:
-    """Return the sums over the students of an experiment's variants; `declared_names` are those of all experiments."""
-    return StoredStudentSums(
-        variant_records={variant.name: variant.unit_sums for variant in variants},
-        cohorts={variant.name: variant.cohorts for variant in variants},
-        delay_counts={variant.name: variant.delay_counts for variant in variants},
-        lost_events=counts.lost_events,
-        rejected_share=counts.rejected_records / counts.recent_records if counts.recent_records else None,
-        skipped_events=counts.skipped_by_experiment.get(variants[0].experiment.name),
-        data_quality=data_quality_from_counts(
-            counts.quality[variants[0].number],
-            {variant.name: int(ResponseRecord(variant.all_time_sums).responses) for variant in variants},
-            {variant.name: +variant.uncounted_reactions for variant in variants},
-            _responses_per_student(variants),
-            counts.skipped.other_spellings(variants[0].experiment.name, declared_names),
-        ),
-    )
 
 
 def _responses_per_student(variants: Sequence[_VariantRecords]) -> float:

@@ -14,6 +14,7 @@ import msgspec
 from monitor.stats.argument_checks import check_level, check_non_negative, check_positive
 from monitor.stats.data_quality import DataQuality
 from monitor.stats.estimates import Estimate
+from monitor.stats.experiment_history import ExperimentHistory
 from monitor.stats.guardrails import Guardrail
 from monitor.stats.srm import PhaseCounts
 
@@ -197,3 +198,7 @@ class VerdictEvidence(msgspec.Struct, frozen=True):
     """The CUPED adjustment of `arms` and `other_population`; None without students seen before the experiment."""
     max_value: float | None = msgspec.field(default=None, name="largest")
     """The largest value of the primary metric that a student can have (the smallest is 0); None if unbounded."""
+    history: ExperimentHistory = ExperimentHistory()
+    """How the experiment was changed while it ran, and which events are missing."""
+    first_response_ms: int | None = None
+    """The UTC hour of the first response, at its beginning; None without responses. Later changes saw data."""

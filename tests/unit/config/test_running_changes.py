@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -189,7 +190,7 @@ class TestCriteria:
             ),
         ],
     )
-    def test_a_changed_criterion_has_a_phrase_with_both_values(self, changes: dict[str, object], phrase: str) -> None:
+    def test_a_changed_criterion_has_a_phrase_with_both_values(self, changes: dict[str, Any], phrase: str) -> None:
         """A reader sees what was changed."""
         configured = replace(RUNNING, decision=replace(RUNNING.decision, **changes))
         assert describe_criteria_changes(RUNNING, configured) == [phrase]
