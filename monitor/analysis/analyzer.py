@@ -166,6 +166,7 @@ def _collect_evidence(
     primary_estimates, theta = _estimate_primary(view, treatment, population)
     undefined_share, undefined_as_zero = _estimate_undefined(view, treatment, population)
     variant_records = stored_students.variant_records.values()
+    relevant_variants = view.relevant_variants(treatment)
     index = plan.metric_names.index(experiment.primary)
     return VerdictEvidence(
         control=experiment.control,
@@ -178,15 +179,15 @@ def _collect_evidence(
         students_per_day=(view.closed_students_per_day(experiment.control), view.closed_students_per_day(treatment)),
         phases=view.phase_counts,
         compared_phases=view.compared_phase_counts,
-        left_out_phases=view.left_out_phase_counts,
+        left_out_phases=view.left_out_phase_counts(relevant_variants),
         segments=view.segment_counts,
         exposure_hours=view.exposure_hour_counts,
         has_new_students=view.has_new_students,
         unit=experiment.unit,
         anonymous_units=sum(UnitRecord(record).anonymous_responses for record in variant_records),
         units=sum(UnitRecord(record).units for record in variant_records),
-        crossovers=sum(UnitRecord(record).crossovers for record in variant_records),
-        students=view.student_count,
+        crossovers=sum(UnitRecord(stored_students.variant_records[name]).crossovers for name in relevant_variants),
+        students=view.count_students(relevant_variants),
         lost_events=stored_students.lost_events,
         rejected_share=stored_students.rejected_share,
         skipped_events=stored_students.skipped_events,

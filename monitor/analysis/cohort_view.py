@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -45,10 +45,28 @@ class CohortView:
         self.days = sorted(set[int]().union(*(cohorts.nonempty_days(last_day) for cohorts in self._cohorts.values())))
         """Days until now on which students of any variant were first exposed, ascending."""
 
-    @cached_property
-    def student_count(self) -> int:
-        """Number of students of all variants, including students first exposed after the view's time."""
-        return sum(cohorts.sum_column(cohorts) for cohorts in self._cohorts.values())
+    def relevant_variants(self, treatment: str) -> list[str]:
+        """Return the variants whose crossovers matter to a treatment: all but those that have lost their share.
+
+        Students of a dropped variant may get another one. They are first exposed to neither of the compared variants,
+        so they are left out of both, and change no comparison but that of the dropped variant.
+        """
+        shares = self.plan.experiment.intended_shares(self.as_of_ms)
+        past_phases = [phase for phase in self.plan.phases if (phase.first_day or 0) * DAY_MS <= self.as_of_ms]
+        dropped = {
+            name
+            for name in self.plan.experiment.variants
+            if not shares.get(name) and any(phase.intended_shares.get(name) for phase in past_phases)
+        }
+        return [
+            name
+            for name in self.plan.experiment.variants
+            if name not in dropped or name in (self.plan.experiment.control, treatment)
+        ]
+
+    def count_students(self, variants: Iterable[str]) -> int:
+        """Return the students first exposed to any of the variants, including those after the view's time."""
+        return sum(self._cohorts[name].sum_column(self._cohorts[name]) for name in variants)
 
     def group_by_phase(self, days: Iterable[int]) -> list[list[int]]:
         """Return the days of each allocation phase; days within which the shares change are left out."""
@@ -77,15 +95,15 @@ class CohortView:
         """Intended shares and compared students of each phase: those with a value of the primary metric."""
         return self._count_by_phase(self.closed_days, self.plan.unit_count_index)
 
-    @cached_property
-    def left_out_phase_counts(self) -> tuple[PhaseCounts, ...]:
-        """Intended shares and crossovers of closed cohorts by first variant, by phase.
+    def left_out_phase_counts(self, variants: Collection[str]) -> tuple[PhaseCounts, ...]:
+        """Return intended shares and crossovers of closed cohorts by first variant, by phase, of some of the variants.
 
         Empty if there are responses without a user id, because these are units without a first exposure.
         """
         if any(UnitRecord(record).anonymous_responses for record in self.stored_students.variant_records.values()):
             return ()
-        return self._count_by_phase(self.closed_days, CohortField.EXPOSURES, CohortField.UNITS)
+        phases = self._count_by_phase(self.closed_days, CohortField.EXPOSURES, CohortField.UNITS)
+        return tuple(selected for phase in phases if (selected := phase.select(variants)) is not None)
 
     @cached_property
     def segment_counts(self) -> tuple[SegmentCounts, ...]:

@@ -585,7 +585,9 @@ class _DecisionRule:
             return
         control, treatment = evidence.control, evidence.treatment
         difference = quality.missing_share_difference(control, treatment, criteria.sample_ratio_alpha)
-        if difference is not None:
+        # Pooled over phases of different shares, a day with many rejections alone makes the shares differ.
+        have_shares_changed = len(evidence.phases) > 1
+        if difference is not None and not have_shares_changed:
             shares = " and ".join(
                 f"{_percent(quality.variants[name].missing_share)} of {name}" for name in (treatment, control)
             )
@@ -599,7 +601,10 @@ class _DecisionRule:
             return
         change = quality.largest_effect_change(control, treatment, (means[0], means[1]), evidence.max_value)
         tolerable_change = criteria.margin or criteria.mde
-        if quality.missing_share > criteria.rejected_limit and change > tolerable_change:
+        is_suspicious = quality.missing_share > criteria.rejected_limit or (
+            difference is not None and have_shares_changed
+        )
+        if is_suspicious and change > tolerable_change:
             name = evidence.metric
             worst, limit = format_changes(name, [change, tolerable_change])
             text = (
@@ -811,8 +816,11 @@ class _DecisionRule:
         )
 
     def late_arrivals(self) -> Iterator[Reason]:
-        """Yield a note if the events of one variant arrive late more often."""
-        arms = self.evidence.late_arrivals
+        """Yield a note if the events of one variant arrive late more often.
+
+        The shares of late events are over all phases, so after a change of shares they may differ without a cause.
+        """
+        arms = self.evidence.late_arrivals if len(self.evidence.phases) == 1 else None
         if _share_difference(arms, self.evidence.criteria.sample_ratio_alpha) is not None and arms is not None:
             control_share, treatment_share = (_percent(arm.mean or 0.0) for arm in (arms.control, arms.treatment))
             text = (

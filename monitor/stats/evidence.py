@@ -169,7 +169,7 @@ class VerdictEvidence(msgspec.Struct, frozen=True):
     """Students with one variant only, and responses without a user id."""
     crossovers: int = 0
     students: int = 0
-    """Distinct students, including crossovers."""
+    """Distinct students, including crossovers; both without those first exposed to another, dropped variant."""
     lost_events: int = 0
     rejected_share: float | None = None
     """Rejected fraction of the newest events of this experiment's topics; None if no events were counted."""
