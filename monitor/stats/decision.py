@@ -491,8 +491,8 @@ class _DecisionRule:
         backfill = evidence.history.backfill
         if evidence.history.is_incomplete and backfill is not None:
             text = (
-                f"The experiment {backfill.describe()}, so its numbers are incomplete: earlier events in Kafka are not "
-                "counted yet. There is no decision before they are."
+                "The numbers are incomplete, because earlier events in Kafka are not counted yet: the experiment "
+                f"{backfill.describe()}. Until all are counted, there is no decision."
             )
             yield Reason("incomplete", text)
         has_few_units = min(self.primary.control.units, self.primary.treatment.units) < MIN_UNITS_FOR_DECISION
