@@ -257,7 +257,7 @@ _EXPERIMENT_METRICS: Final = (
         "abmonitor_crossover_students",
         "gauge",
         _EXPERIMENT,
-        "Students who were shown more than one variant of the experiment, all time.",
+        "Students who were shown more than one variant of the experiment, all time, without those of dropped variants.",
     ),
     ExportedMetric(
         "abmonitor_verdict",
@@ -396,8 +396,17 @@ def _add_experiment(add: AddSample, experiment: ExperimentSummary, min_students:
     if experiment.starts_at_ms is not None:
         add("experiment_start_timestamp_seconds", (experiment.name,), experiment.starts_at_ms / 1000)
     if experiment.analysis is not None:
-        add("crossover_students", (experiment.name,), experiment.crossovers)
+        add("crossover_students", (experiment.name,), _count_crossovers(experiment, experiment.analysis))
         _add_analysis(add, experiment, experiment.analysis, hidden_variants)
+
+
+def _count_crossovers(experiment: ExperimentSummary, analysis: Analysis) -> int:
+    """Return the crossovers that matter to any treatment with a share: students of a dropped variant do not."""
+    shares = experiment.intended_shares
+    counts = [
+        verdict.evidence.crossovers for name, verdict in analysis.verdicts.items() if not shares or shares.get(name)
+    ]
+    return max(counts, default=experiment.crossovers)
 
 
 def _add_data_quality(add: AddSample, experiment: str, quality: DataQuality) -> None:

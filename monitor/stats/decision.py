@@ -787,6 +787,13 @@ class _DecisionRule:
                 f"Complete since {_utc_time(history.complete_since_ms)}: Kafka no longer had earlier events. "
                 f"{noun.capitalize()}s who came earlier count from their first response after that time on."
             )
+            if any(
+                change.kind in ("shares", "variants") for change in history.changes_before(history.complete_since_ms)
+            ):
+                text += (
+                    " Some of them were assigned under other shares than those of that time, so the split may differ "
+                    "from the intended one: start a new experiment if a decision is needed."
+                )
             yield Reason("complete_since", text)
         changes = self.changes_after_data("criteria", "definition")
         if changes:

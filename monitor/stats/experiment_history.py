@@ -61,6 +61,10 @@ class ExperimentHistory:
     is_previous_definition: bool = False
     """Whether the numbers are those of the previous definition, which ended at `definition_since_ms`."""
 
+    def changes_before(self, at_ms: int) -> list[ExperimentChange]:
+        """Return the changes before a time."""
+        return [change for change in self.changes if change.at_ms < at_ms]
+
     @property
     def is_archived(self) -> bool:
         """Whether the experiment's events do not count any more."""

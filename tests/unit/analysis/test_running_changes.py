@@ -239,6 +239,16 @@ class TestNotes:
             "Complete since 2026-01-06 09:00 UTC: Kafka no longer had earlier events."
         )
 
+    def test_shares_that_changed_before_the_early_events_went_missing_are_named(self) -> None:
+        """Returning students seem to be new, but were assigned under the earlier shares."""
+        history = self._history("shares", "shares of control, treatment: 0.5, 0.5 → 0.9, 0.1")
+        later, earlier = (
+            _notes(_verdict(replace(history, complete_since_ms=self.CHANGED_MS + offset_ms)))["complete_since"]
+            for offset_ms in (HOUR_MS, -HOUR_MS)
+        )
+        assert "assigned under other shares" in later
+        assert "assigned under other shares" not in earlier
+
     @pytest.mark.parametrize(
         ("backfill", "progress"),
         [

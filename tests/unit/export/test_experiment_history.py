@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 from prometheus_client.exposition import generate_latest
 from rich.console import Console
 
@@ -107,6 +108,22 @@ class TestChangedExperiments:
         lines = _scrape(_summary(ranker=CHANGED))
         assert "abmonitor_responses{" in lines
         assert "abmonitor_variant_last_event_timestamp_seconds{" not in lines
+
+
+def test_crossovers_of_a_dropped_variant_are_not_exported() -> None:
+    """Its students may get another variant, which is no defect."""
+    summary = _summary(ranker=ExperimentHistory())
+    experiment = summary.experiments["ranker"]
+    assert experiment.analysis is not None
+    verdict = experiment.analysis.verdicts["treatment"]
+    dropped = replace(verdict, evidence=structs.replace(verdict.evidence, treatment="dropped", crossovers=90))
+    comparisons = dict.fromkeys(("treatment", "dropped"), experiment.analysis.comparisons["treatment"])
+    verdicts = {"treatment": verdict, "dropped": dropped}
+    analysis = replace(experiment.analysis, verdicts=verdicts, comparisons=comparisons)
+    for shares, crossovers in (({}, 90), ({"control": 0.5, "treatment": 0.5}, 0)):
+        changed = replace(experiment, analysis=analysis, intended_shares=shares)
+        lines = _scrape(replace(summary, experiments={"ranker": changed}))
+        assert f'abmonitor_crossover_students{{experiment="ranker"}} {crossovers}.0' in lines
 
 
 class TestIncompleteExperiments:
