@@ -153,7 +153,9 @@ class Analyzer:
 
 
 def _check_sample_ratio(view: CohortView) -> SrmResult:
-    return check_srm(view.phase_counts, alpha=view.plan.criteria.sample_ratio_alpha)
+    """Return the SRM test over all phases; over none if students seem to have come later than they did."""
+    phases = () if view.stored_students.history.is_incomplete else view.phase_counts
+    return check_srm(phases, alpha=view.plan.criteria.sample_ratio_alpha)
 
 
 def _collect_evidence(
