@@ -277,10 +277,11 @@ def _verdict_lines(experiment: ExperimentSummary, treatment: str, verdict: Verdi
     ratio, evidence = verdict.sample_ratio, verdict.evidence
     max_deviation = max((phase.deviation for phase in ratio.phases), default=0.0)
     state = "not as intended" if ratio.alarm else "as intended"
-    yield (
-        f"Split of students: {state}; largest deviation {format_percent(max_deviation)}, p = {ratio.p:.2g} "
-        f"(limit {ratio.alpha:g})."
-    )
+    if ratio.phases:
+        yield (
+            f"Split of students: {state}; largest deviation {format_percent(max_deviation)}, p = {ratio.p:.2g} "
+            f"(limit {ratio.alpha:g})."
+        )
     yield (
         f"Students with more than one variant: {format_count(evidence.crossovers)} of "
         f"{format_count(evidence.students)}; they are not compared."

@@ -136,6 +136,14 @@ class TestIncompleteExperiments:
             assert "treatment – Incomplete, so no decision yet: so far, dcg@5" in text
             assert "earlier events in Kafka are not counted yet: the experiment is 43 % filled." in text
 
+    def test_the_split_of_incomplete_numbers_is_not_judged(self) -> None:
+        """A line "as intended" would claim a test that was not made."""
+        texts = [
+            _print(render_verdicts(_summary(ranker=history).experiments["ranker"], {"treatment": ()}))
+            for history in (ExperimentHistory(), INCOMPLETE)
+        ]
+        assert ["Split of students" in text for text in texts] == [True, False]
+
     def test_the_sample_ratio_of_incomplete_numbers_is_not_exported(self) -> None:
         """The alert on the sample ratio must not fire."""
         assert "abmonitor_sample_ratio_log_e{" not in _scrape(_summary(ranker=INCOMPLETE))

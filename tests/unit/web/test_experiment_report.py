@@ -671,6 +671,7 @@ class TestChangedExperiments:
         text = render_experiment_report(_with_history(ExperimentHistory(backfill=BackfillProgress("running", 0.434))))
         assert "Incomplete, so no decision yet" in text
         assert "the experiment is 43 % filled" in text
+        assert "Not tested, because the numbers are incomplete." in text
 
 
 def _with_history(history: ExperimentHistory) -> ReportData:
