@@ -85,11 +85,9 @@ def describe_criteria_changes(previous: ExperimentSettings, configured: Experime
     phrases.append(_describe_change("control", previous.control, configured.control))
     if "primary" not in aggregate_definitions(previous).keys() | aggregate_definitions(configured).keys():
         phrases.append(_describe_change("primary", previous.primary, configured.primary))
-    phrases.append(
-        _describe_change(
-            "closing_delay", previous.closing_delay_ms or None, configured.closing_delay_ms or None, describe_duration
-        )
-    )
+    for name in ("closing_delay", "allowed_lateness"):
+        old_ms, new_ms = (getattr(experiment, f"{name}_ms") or None for experiment in (previous, configured))
+        phrases.append(_describe_change(name, old_ms, new_ms, describe_duration))
     return [phrase for phrase in phrases if phrase is not None] + list(_guardrail_changes(previous, configured))
 
 

@@ -195,14 +195,17 @@ class TestCriteria:
         configured = replace(RUNNING, decision=replace(RUNNING.decision, **changes))
         assert describe_criteria_changes(RUNNING, configured) == [phrase]
 
-    def test_control_primary_metric_and_closing_delay_are_criteria(self) -> None:
+    def test_control_primary_metric_and_waiting_times_are_criteria(self) -> None:
         """Verdicts depend on them, but no stored sum does."""
-        configured = replace(RUNNING, control="treatment", primary="success@5", closing_delay_ms=6 * HOUR_MS)
+        configured = replace(
+            RUNNING, control="treatment", primary="success@5", closing_delay_ms=6 * HOUR_MS, allowed_lateness_ms=DAY_MS
+        )
         assert aggregate_definitions(configured) == aggregate_definitions(RUNNING)
         assert describe_criteria_changes(RUNNING, configured) == [
             "control control → treatment",
             "primary dcg@5 → success@5",
             "closing_delay not set → 6h",
+            "allowed_lateness 7d → 1d",
         ]
 
     def test_a_primary_metric_with_its_own_sums_is_a_definition(self) -> None:
