@@ -27,12 +27,12 @@ from monitor.pipeline import (
     BackfillRunner,
     RetentionCleaner,
     ShardedWriter,
-    SkippedEventLogger,
     SnapshotWriter,
     StatusReporter,
     Telemetry,
     WatermarkTracker,
     Worker,
+    log_skipped_experiments,
 )
 from monitor.sources import Source
 from monitor.state import (
@@ -127,7 +127,7 @@ class Service:
         served = [experiment.served for experiment in declared.experiments]
         served_settings = replace(self._file_settings, experiments=tuple(definition.settings for definition in served))
         numbers = {definition.settings.name: definition.number for definition in served}
-        self.reader = StoreReader(self._reader_shards, served_settings, numbers, self._clock)
+        self.reader = StoreReader(self._reader_shards, served_settings, numbers, self._clock, declared)
         counted_settings = replace(self._file_settings, experiments=counted)
         self._backfills = BackfillRunner(
             settings=counted_settings,
@@ -209,6 +209,8 @@ def create_worker(
     feedback_topic = topics["feedback"] if belongs_to_service else None
     digest = config_digest(settings)
     telemetry.build_info.labels(__version__, digest).info({})
+    if not belongs_to_service:
+        log_skipped_experiments(store.reader, id_hasher)
     return Worker(
         settings=settings,
         normalizer=EventNormalizer(experiments, id_hasher),
@@ -230,7 +232,6 @@ def create_worker(
             for shard in store.shards
         ],
         snapshot_writer=SnapshotWriter(store.reader),
-        skipped_event_logger=SkippedEventLogger(store.reader, id_hasher),
         source=source,
         telemetry=telemetry,
         clock=clock,

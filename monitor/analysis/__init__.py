@@ -45,7 +45,7 @@ from monitor.analysis.item_overview import (
 )
 from monitor.analysis.item_scores import ItemScore
 from monitor.analysis.item_sums import ItemCoverage, ItemSums, StoredItems
-from monitor.analysis.plan import find_analysis_time, find_intended_shares
+from monitor.analysis.plan import find_analysis_time
 from monitor.analysis.snapshots import (
     DecayedMeanSnapshot,
     ExperimentSnapshot,
@@ -66,18 +66,21 @@ from monitor.analysis.summary import (
 )
 from monitor.analysis.triage import REVIEW_DAYS, ReviewRanking, TriageEntry, rank_for_review
 from monitor.analysis.undeclared import UndeclaredExperiment, auto_adoptable, find_meant_name, spelling, stored_name
+from monitor.stats import BackfillProgress, ExperimentHistory
 
 __all__ = [
     "MIN_DRIFT_ALPHA",
     "REVIEW_DAYS",
     "Analysis",
     "Analyzer",
+    "BackfillProgress",
     "CellCounts",
     "DayDrift",
     "DecayedMean",
     "DecayedMeanSnapshot",
     "Drift",
     "DriftDistance",
+    "ExperimentHistory",
     "ExperimentSnapshot",
     "ExperimentSummary",
     "IntraListDiversity",
@@ -107,7 +110,6 @@ __all__ = [
     "count_students_until",
     "find_analysis_time",
     "find_entry_days",
-    "find_intended_shares",
     "find_meant_name",
     "format_timestamp",
     "history_json",

@@ -20,7 +20,7 @@ from monitor.analysis.triage import TriageEntry
 from monitor.analysis.undeclared import UndeclaredExperiment
 from monitor.clock import DAY_MS
 from monitor.metrics import TrafficCounts
-from monitor.stats import DataQuality
+from monitor.stats import DataQuality, ExperimentHistory
 
 _KEYS_BY_TREATMENT: Final = ("comparisons", "guardrails", "verdict", "segments", "novelty")
 """JSON keys of an analysis whose values are objects by treatment."""
@@ -154,6 +154,15 @@ class ExperimentSummary:
     """Categories with bad answers, most urgent first; None if items are not counted, or if not requested."""
     newest_event_ms: int = 0
     """Time of the newest event of any experiment; 0 before the first event."""
+    history: ExperimentHistory = field(default_factory=ExperimentHistory)
+
+    @property
+    def last_event_at_ms(self) -> int | None:
+        """Time of the experiment's newest event; None without events."""
+        return max(
+            (variant.last_event_at_ms for variant in self.variants.values() if variant.last_event_at_ms is not None),
+            default=None,
+        )
 
     @property
     def is_closed_by_clock(self) -> bool:
@@ -173,6 +182,7 @@ class ExperimentSummary:
             "control": self.control,
             "primary": self.primary,
             "crossovers": self.crossovers,
+            **_history_json(self.history),
             "variants": {name: _variant_json(variant, recent_responses) for name, variant in self.variants.items()},
             **({} if self.data_quality is None else {"data_quality": _data_quality_json(self.data_quality)}),
             **(
@@ -213,6 +223,16 @@ class StoreSummary:
     unnamed_undeclared_responses: int = 0
     """Responses of undeclared experiments that are not recorded by name."""
 
+    @property
+    def running_experiments(self) -> list[ExperimentSummary]:
+        """The experiments that are not archived."""
+        return [experiment for experiment in self.experiments.values() if not experiment.history.is_archived]
+
+    @property
+    def archived_experiments(self) -> list[ExperimentSummary]:
+        """The archived experiments: their events do not count any more."""
+        return [experiment for experiment in self.experiments.values() if experiment.history.is_archived]
+
     def to_json(self) -> dict[str, Any]:
         """Return the object of `status --json`."""
         return {
@@ -239,6 +259,7 @@ class StoreSummary:
             "primary": summary.primary,
             "totals_as_of": self._totals_as_of(),
             "crossovers": summary.crossovers,
+            **_history_json(summary.history),
             **{
                 key: {treatment: value[treatment]} if treatment is not None and key in _KEYS_BY_TREATMENT else value
                 for key, value in summary.analysis_json().items()
@@ -259,6 +280,25 @@ def undeclared_json(experiment: UndeclaredExperiment) -> dict[str, Any]:
         },
         "other_variant_responses": experiment.other_variant_responses,
         "similar_name": experiment.similar_name,
+    }
+
+
+def _history_json(history: ExperimentHistory) -> dict[str, Any]:
+    """Return the time of archiving and the other facts on the declaration as JSON."""
+    return {
+        "archived_at": _format_optional_timestamp(history.archived_at_ms),
+        "declaration": {
+            "declared_at": _format_optional_timestamp(history.declared_at_ms),
+            "definition_version": history.definition_version,
+            "definition_since": _format_optional_timestamp(history.definition_since_ms),
+            "is_previous_definition": history.is_previous_definition,
+            "complete_since": _format_optional_timestamp(history.complete_since_ms),
+            "backfill": msgspec.to_builtins(history.backfill),
+            "changes": [
+                {"at": format_timestamp(change.at_ms), "kind": change.kind, "text": change.text}
+                for change in history.changes
+            ],
+        },
     }
 
 

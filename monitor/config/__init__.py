@@ -5,6 +5,7 @@
 - `config_watcher`: reloads changed files in a running service
 - `experiment_tables`, `criteria`: parsers of an experiment's table. `definitions`: the settings that sums depend on
 - `sources`, `paths`: parsers of `[[kafka.sources]]` and of its paths
+- `running_changes`: what a changed configuration changes in a running experiment
 - `digest`: a digest of all settings. `declared_set`: the versioned set of declared experiments
 - `values`: parsers of single values. `validation`: checks of settings that depend on each other
 """
@@ -13,10 +14,10 @@ from __future__ import annotations
 
 from monitor.config.config_watcher import ConfigWatcher, ReloadResult
 from monitor.config.declared_set import (
-    DeclaredChange,
     DeclaredExperiment,
     DeclaredSet,
     Definition,
+    ExperimentChange,
     add_file_experiments,
     archive_experiment,
     compare_file,
@@ -36,6 +37,12 @@ from monitor.config.digest import config_digest, experiments_digest, mapping_dig
 from monitor.config.experiment_tables import MAX_GAIN, MAX_NAME_LENGTH, experiment_warnings, is_name, parse_metric_specs
 from monitor.config.loading import load_settings, parse_declarations, parse_settings
 from monitor.config.paths import Lookup, Path, Step, member_text
+from monitor.config.running_changes import (
+    ChangeKind,
+    carry_allocations,
+    describe_allocation_changes,
+    describe_criteria_changes,
+)
 from monitor.config.settings import (
     ACTIVITY_METRICS,
     FEEDBACK_METRIC_PREFIX,
@@ -93,10 +100,10 @@ __all__ = [
     "RESPONSES_METRIC",
     "RETURN_DAYS_METRIC",
     "AllocationSettings",
+    "ChangeKind",
     "ConfigWatcher",
     "DecaySpec",
     "DecisionSettings",
-    "DeclaredChange",
     "DeclaredExperiment",
     "DeclaredSet",
     "Definition",
@@ -105,6 +112,7 @@ __all__ = [
     "DriftSettings",
     "EnvelopeMode",
     "EventType",
+    "ExperimentChange",
     "ExperimentSettings",
     "FieldMapping",
     "FieldValue",
@@ -133,6 +141,7 @@ __all__ = [
     "add_file_experiments",
     "aggregate_definitions",
     "archive_experiment",
+    "carry_allocations",
     "compare_file",
     "complete_backfill",
     "config_digest",
@@ -142,6 +151,8 @@ __all__ = [
     "definition_changes",
     "definition_differences",
     "definitions_json",
+    "describe_allocation_changes",
+    "describe_criteria_changes",
     "encode_declared_set",
     "event_fields",
     "experiment_warnings",

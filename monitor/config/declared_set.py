@@ -14,22 +14,28 @@ import msgspec
 
 from monitor.config.definitions import aggregate_definitions, definition_differences
 from monitor.config.digest import experiments_digest
+from monitor.config.running_changes import (
+    ChangeKind,
+    carry_allocations,
+    describe_allocation_changes,
+    describe_criteria_changes,
+)
 from monitor.config.settings import ExperimentSettings
 from monitor.errors import UsageError, setting_text
 
-ChangeKind = Literal["criteria", "shares", "variants", "definition"]
 ExperimentSource = Literal["file", "command", "discovered"]
 """Who has declared an experiment: the configuration file, a command, or a service because of `discover.auto_adopt`."""
 _MAX_SUPERSEDED: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class DeclaredChange:
-    """A change of a declared experiment."""
+class ExperimentChange:
+    """A change of a running experiment."""
 
     at_ms: int
     kind: ChangeKind
     text: str
+    """A phrase with the old and the new value, such as "mde 0.05 → 0.02"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +68,7 @@ class DeclaredExperiment:
     archived_ms: int | None = None
     complete_since_ms: int | None = None
     """Kafka no longer had the events before this time when the backfill ran; None if nothing is missing."""
-    changes: tuple[DeclaredChange, ...] = ()
+    changes: tuple[ExperimentChange, ...] = ()
 
     @property
     def name(self) -> str:
@@ -338,12 +344,21 @@ class _SetBuilder:
                 )
             )
             return
-        differences = definition_changes(declared.settings, configured)
-        if differences or declared.archived_ms is not None:
-            text = "; ".join(differences) or "counted again after it was archived"
-            self.put(self._with_new_definition(declared, configured, source, text))
+        if declared.archived_ms is not None:
+            self.put(self._with_new_definition(declared, configured, source, "counted again after it was archived"))
+            return
+        carried = carry_allocations(declared.settings, configured, self._now_ms)
+        changes = [*describe_allocation_changes(declared.settings, carried, self._now_ms)]
+        changes += [("criteria", text) for text in describe_criteria_changes(declared.settings, configured)]
+        declared = replace(
+            declared,
+            changes=(*declared.changes, *(ExperimentChange(self._now_ms, kind, text) for kind, text in changes)),
+        )
+        differences = definition_changes(declared.settings, carried)
+        if differences:
+            self.put(self._with_new_definition(declared, carried, source, "; ".join(differences)))
         else:
-            self.put(replace(declared, settings=configured, source=source))
+            self.put(replace(declared, settings=carried, source=source))
 
     def _with_new_definition(
         self, declared: DeclaredExperiment, configured: ExperimentSettings, source: ExperimentSource, text: str
@@ -362,7 +377,7 @@ class _SetBuilder:
             superseded_numbers=(*declared.superseded_numbers, declared.number),
             archived_ms=None,
             complete_since_ms=None,
-            changes=(*declared.changes, DeclaredChange(self._now_ms, "definition", text)),
+            changes=(*declared.changes, ExperimentChange(self._now_ms, "definition", text)),
         )
 
     def _take_number(self) -> int:

@@ -417,6 +417,11 @@ class ExperimentSettings:
     """Length of the pre-period for CUPED, which ends at `starts_at_ms`; None for no pre-period."""
     decision: DecisionSettings = DecisionSettings()
 
+    def intended_shares(self, at_ms: int) -> Mapping[str, float]:
+        """Return variant → intended share of the students at a time; variants without a share may be absent."""
+        past_shares = [allocation.shares for allocation in self.decision.allocations if allocation.from_ms <= at_ms]
+        return past_shares[-1] if past_shares else self.variants
+
     @property
     def guardrail_only_metrics(self) -> tuple[str, ...]:
         """The guardrail metrics with separate sums, sorted: kinds of feedback, shares of slow responses, latency.

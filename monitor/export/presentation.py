@@ -511,6 +511,8 @@ def describe_verdict(treatment: str, verdict: Verdict, *, is_displayed: bool = T
 def describe_state(verdict: Verdict, *, is_displayed: bool = True, is_over: bool = False) -> str:
     """Return the sentence of `describe_verdict` without the name of the treatment."""
     title, metric = STATE_TITLES[verdict.state], verdict.evidence.metric
+    if verdict.evidence.history.is_incomplete:
+        title = "Incomplete, so no decision yet"
     if is_over and verdict.state in {"continue", "insufficient_data"}:
         title = "Ended without a decision"
     if not is_displayed and verdict.primary.difference.effect is not None:
@@ -669,6 +671,25 @@ def describe_decisions(
         shown_details = tuple(detail for detail in details if detail is not None)
         decisions.append(TreatmentDecision(_TONES.get(verdict.state, "open"), name, sentence, shown_details))
     return decisions
+
+
+def describe_changes(experiment: ExperimentSummary) -> list[str]:
+    """Return sentences on changes of the running experiment, and on events that its numbers do not contain."""
+    verdicts = () if experiment.analysis is None else experiment.analysis.verdicts.values()
+    findings = [finding for verdict in verdicts for finding in (*verdict.reasons, *verdict.notes)]
+    return list(dict.fromkeys(finding.text for finding in findings if finding.is_about_history))
+
+
+def describe_archiving(experiment: ExperimentSummary) -> str | None:
+    """Return a sentence with the times of archiving and of the newest event; None for a running experiment."""
+    if experiment.history.archived_at_ms is None:
+        return None
+    newest = (
+        "without any event"
+        if experiment.last_event_at_ms is None
+        else (f"with the newest event of {format_time(experiment.last_event_at_ms)}")
+    )
+    return f"Archived on {format_time(experiment.history.archived_at_ms)}, {newest}; later events do not count."
 
 
 def meets_min_students(comparison: VariantComparison | GuardrailResult, min_students: int) -> bool:

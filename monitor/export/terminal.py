@@ -20,7 +20,9 @@ from monitor.export.health import ServiceHealth, arrival_rows, health_facts
 from monitor.export.presentation import (
     ABSENT_TEXT,
     UNDECLARED_COLUMNS,
+    describe_archiving,
     describe_as_of,
+    describe_changes,
     describe_closing,
     describe_decisions,
     describe_effect,
@@ -133,16 +135,25 @@ def render_summary(
     unmatched_feedback = describe_unmatched_feedback(summary)
     if unmatched_feedback is not None:
         parts.append(Text(unmatched_feedback, style="yellow"))
-    for experiment in summary.experiments.values():
+    is_single = len(summary.experiments) == 1
+    for experiment in summary.experiments.values() if is_single else summary.running_experiments:
         parts.append(Text(experiment.name, style="bold"))
         parts += [
             Text(f"{decision.treatment} – {decision.sentence}", style="bold")
             for decision in describe_decisions(experiment)
         ]
+        parts += [Text(sentence, style="yellow") for sentence in describe_changes(experiment)]
         parts.append(_experiment_layouts(experiment, now_ms))
         parts += [Text(footnote, style="dim") for footnote in experiment_footnotes(experiment, now_ms)]
+    parts += [_archived_line(experiment) for experiment in summary.archived_experiments]
     parts += _undeclared_parts(summary)
     return Group(*parts)
+
+
+def _archived_line(experiment: ExperimentSummary) -> Text:
+    """Return the line of an archived experiment: its name, its verdicts and the time of archiving."""
+    states = [f"{decision.treatment} – {decision.sentence}" for decision in describe_decisions(experiment)]
+    return Text(" ".join([f"{experiment.name}:", *states, describe_archiving(experiment) or ""]), style="dim")
 
 
 def _undeclared_parts(summary: StoreSummary) -> list[RenderableType]:
@@ -231,8 +242,8 @@ def render_verdicts(experiment: ExperimentSummary, verdict_history: VerdictHisto
     if analysis is None:
         return Text("")
     parts: list[RenderableType] = [Text(f"{experiment.name}, {_format_as_of(analysis.as_of_ms)}", style="dim")]
-    if (closing := describe_closing(experiment)) is not None:
-        parts.append(Text(closing, style="dim"))
+    sentences = (describe_archiving(experiment), describe_closing(experiment))
+    parts += [Text(sentence, style="dim") for sentence in sentences if sentence is not None]
     for name, verdict in analysis.verdicts.items():
         if name in verdict_history:
             parts.append(Text(describe_verdict(name, verdict, is_over=experiment.is_closed_by_clock), style="bold"))
@@ -281,10 +292,11 @@ def _verdict_lines(experiment: ExperimentSummary, treatment: str, verdict: Verdi
     ratio, evidence = verdict.sample_ratio, verdict.evidence
     max_deviation = max((phase.deviation for phase in ratio.phases), default=0.0)
     state = "not as intended" if ratio.alarm else "as intended"
-    yield (
-        f"Split of students: {state}; largest deviation {format_percent(max_deviation)}, p = {ratio.p:.2g} "
-        f"(limit {ratio.alpha:g})."
-    )
+    if ratio.phases:
+        yield (
+            f"Split of students: {state}; largest deviation {format_percent(max_deviation)}, p = {ratio.p:.2g} "
+            f"(limit {ratio.alpha:g})."
+        )
     yield (
         f"Students with more than one variant: {format_count(evidence.crossovers)} of "
         f"{format_count(evidence.students)}; they are not compared."

@@ -19,7 +19,7 @@ from monitor.pipeline.commit_pipeline import ShardedWriter
 from monitor.pipeline.data_problems import DataProblem, ProblemKind
 from monitor.pipeline.experiment_registry import ExperimentRegistry
 from monitor.pipeline.retention import RetentionCleaner
-from monitor.pipeline.skipped_events import SkippedEventLogger
+from monitor.pipeline.skipped_events import log_skipped_experiments
 from monitor.pipeline.snapshot_writer import SnapshotWriter
 from monitor.pipeline.status_reporter import StatusReporter, read_data_problems
 from monitor.pipeline.telemetry import PROCESS_METRICS, ExportedMetric, Telemetry
@@ -39,12 +39,12 @@ __all__ = [
     "ProblemKind",
     "RetentionCleaner",
     "ShardedWriter",
-    "SkippedEventLogger",
     "SnapshotWriter",
     "StatusReporter",
     "Telemetry",
     "WatermarkTracker",
     "Worker",
     "held_numbers",
+    "log_skipped_experiments",
     "read_data_problems",
 ]

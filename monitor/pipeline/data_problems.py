@@ -59,8 +59,8 @@ def find_data_problems(
 ) -> list[DataProblem]:
     """Return the problems of the last hour, by topic.
 
-    `declared_variants` are the variants by experiment. `removed_experiments` are in the store, but not in the
-    configuration: their events are skipped on purpose.
+    `declared_variants` are the variants by experiment. `removed_experiments` are archived, or in the store, but not in
+    the configuration: their events are skipped on purpose.
     """
     recent_by_topic = arrivals.since(now_ms - _ONGOING_MS)
     problems: list[DataProblem] = []

@@ -7,13 +7,11 @@ experiment. The counts show that the results of such an experiment are incomplet
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from monitor.config import DiscoverSettings
 from monitor.engine import BatchChanges, IdHasher, SkippedEventCount
-from monitor.errors import AbMonitorError
 from monitor.state import (
     OTHER_EXPERIMENTS_FIELD,
     Commit,
@@ -30,7 +28,6 @@ from monitor.state import (
 )
 
 if TYPE_CHECKING:
-    from monitor.pipeline.batch_applier import OutcomeCounts
     from monitor.state import StoreReader
 
 log = logging.getLogger(__name__)
@@ -108,61 +105,18 @@ class SkippedEventCounter:
         )
 
 
-class SkippedEventLogger:
-    """Logs experiments with skipped events: at the start, and when the worker skips events of a stored experiment.
+def log_skipped_experiments(reader: StoreReader, id_hasher: IdHasher) -> None:
+    """Log the stored experiments that the configuration lacks, and those of which events were skipped.
 
-    Experiments that the store does not have are reported by `monitor.pipeline.data_problems`. A stored experiment that
-    the configuration lacks at the start was probably removed on purpose, so it is logged once, and not as a warning.
+    For stores that are filled from files: in the store of a service, the declared experiments are in force, and
+    backfills count events that were skipped before. Raises `StoreUnavailable`.
     """
-
-    def __init__(
-        self, reader: StoreReader, id_hasher: IdHasher, monotonic_s: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._store = reader.store
-        self._id_hasher = id_hasher
-        self._monotonic_s = monotonic_s
-        self._ignored_names = {experiment.name for experiment in reader.experiments}
-        """Experiments of the configuration, and experiments that were logged."""
-        self._next_check_s = 0.0
-        for name in sorted(read_stored_experiments(self._store).keys() - self._ignored_names):
-            self._ignored_names.add(name)
-            log.info(
-                "experiment is not in the configuration experiment=%s: its results remain in the store, its new events "
-                "are skipped. Nothing to do if the experiment was removed on purpose. Otherwise add the experiment to "
-                "the configuration of all workers, then run `ab-monitor rebuild`",
-                name,
-            )
-        initial_totals = read_skipped_events(self._store)
-        self._initial_counts = initial_totals.events
-        skipped_by_experiment = initial_totals.by_experiment(reader.experiments, reader.numbers, id_hasher)
-        for name, skipped in skipped_by_experiment.items():
-            log.warning("experiment is incomplete experiment=%s reason=%s", name, skipped)
-
-    def log_skipped(self, outcomes: OutcomeCounts) -> None:
-        """Log the stored experiments with new skipped events, once per experiment.
-
-        Reads the store at most every 10 seconds, and only if `outcomes` contains skipped events.
-        """
-        if not (outcomes["response", "skipped"] or outcomes["feedback", "skipped"]):
-            return
-        now_s = self._monotonic_s()
-        if now_s < self._next_check_s:
-            return
-        self._next_check_s = now_s + _CHECK_INTERVAL_S
-        try:
-            stored_experiments = read_stored_experiments(self._store)
-            counts = read_skipped_events(self._store).events
-        except AbMonitorError as error:
-            # The next read or write of the worker fails with the same error, which the worker handles.
-            log.debug("check of skipped events failed reason=%s", error)
-            return
-        for name, stored in stored_experiments.items():
-            fields = skipped_responses_field(name, self._id_hasher), skipped_feedback_field(stored["number"])
-            if name not in self._ignored_names and any(counts[field] > self._initial_counts[field] for field in fields):
-                self._ignored_names.add(name)
-                log.warning(
-                    "skipping events experiment=%s reason=another worker has added the experiment to the store, but "
-                    "this worker's configuration lacks it. Add the experiment to the configuration of all workers, "
-                    "then run `ab-monitor rebuild`",
-                    name,
-                )
+    for name in sorted(read_stored_experiments(reader.store).keys() - {each.name for each in reader.experiments}):
+        log.info(
+            "experiment is not in the configuration experiment=%s: its results remain in the store, its new events are "
+            "skipped",
+            name,
+        )
+    skipped_events = read_skipped_events(reader.store).by_experiment(reader.experiments, reader.numbers, id_hasher)
+    for name, skipped in skipped_events.items():
+        log.warning("experiment is incomplete experiment=%s reason=%s", name, skipped)

@@ -34,7 +34,6 @@ from monitor.pipeline.batch_decoding import DecodedBatch, decode_records
 from monitor.pipeline.commit_pipeline import PendingCommit, ShardBatch, ShardedWriter
 from monitor.pipeline.pauses import Dependency, Pauses
 from monitor.pipeline.retention import RetentionCleaner
-from monitor.pipeline.skipped_events import SkippedEventLogger
 from monitor.pipeline.snapshot_writer import SnapshotWriter
 from monitor.pipeline.status_reporter import StatusReporter
 from monitor.pipeline.telemetry import LagReporter, Telemetry
@@ -69,7 +68,6 @@ class Worker:
         watermark_tracker: WatermarkTracker,
         retention_cleaners: Sequence[RetentionCleaner],
         snapshot_writer: SnapshotWriter,
-        skipped_event_logger: SkippedEventLogger,
         source: Source,
         telemetry: Telemetry,
         clock: Clock,
@@ -92,7 +90,6 @@ class Worker:
         self._watermark_tracker = watermark_tracker
         self._retention_cleaners = retention_cleaners
         self._snapshot_writer = snapshot_writer
-        self._skipped_event_logger = skipped_event_logger
         self._source = source
         self._decoder = RecordDecoder(settings)
         self._decode = partial(
@@ -328,7 +325,6 @@ class Worker:
         self._telemetry.count_outcomes(self._topics, outcomes)
         for record in batch.decoded_batch.ignored_records:
             self._telemetry.ignored_records.labels(self._topic_label(record.partition), record.reason).inc()
-        self._skipped_event_logger.log_skipped(outcomes)
         self._watermark_tracker.apply_position_updates(batch.position_updates)
         self._watermark_tracker.update_end_offsets(self._source.end_offsets())
         self.processed_records += batch.record_count

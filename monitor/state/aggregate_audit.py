@@ -141,7 +141,7 @@ def audit_aggregates(store: ShardedStore, settings: Settings) -> AuditFindings:
 
     Raises `DependencyUnavailable` if workers have committed during each attempt.
     """
-    settings, numbers = read_shown_experiments(store, settings)
+    settings, numbers, _ = read_shown_experiments(store, settings)
     experiments = [
         Experiment(numbers[experiment.name], experiment)
         for experiment in settings.experiments

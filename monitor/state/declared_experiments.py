@@ -8,13 +8,16 @@ the set completes the other shards, so there is nothing to undo.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Literal
 
 import msgspec
 
+from monitor.analysis import BackfillProgress, ExperimentHistory
 from monitor.config import DeclaredExperiment, DeclaredSet, decode_declared_set, definitions_json, encode_declared_set
 from monitor.engine import IdHasher
 from monitor.errors import CorruptStore
+from monitor.state.backfills import BackfillState
 from monitor.state.redis_connection import translating_errors
 from monitor.state.sharded_store import ShardedStore
 from monitor.state.skip_counts import skipped_responses_field
@@ -108,3 +111,33 @@ def _skipped_field(experiment: DeclaredExperiment, id_hasher: IdHasher) -> str:
     """Return the field of skipped events that shows whether there is anything to fill; "" if there always is."""
     is_first_definition = experiment.definition_version == 1
     return skipped_responses_field(experiment.name, id_hasher).decode() if is_first_definition else ""
+
+
+def experiment_histories(
+    declared_set: DeclaredSet, backfills: Mapping[int, BackfillState]
+) -> dict[str, ExperimentHistory]:
+    """Return the history of each experiment of a service's set; empty for a store that was filled from files."""
+    if not declared_set.is_in_force:
+        return {}
+    return {experiment.name: _history(experiment, backfills) for experiment in declared_set.experiments}
+
+
+def _history(experiment: DeclaredExperiment, backfills: Mapping[int, BackfillState]) -> ExperimentHistory:
+    progress = None
+    if experiment.is_filling:
+        state = backfills.get(experiment.number)
+        if state is None:
+            progress = BackfillProgress("running")
+        else:
+            name: Literal["running", "failed"] = "failed" if state.state == "failed" else "running"
+            progress = BackfillProgress(name, state.progress_ratio, state.reason or None)
+    return ExperimentHistory(
+        declared_at_ms=experiment.declared_ms,
+        definition_version=experiment.definition_version,
+        definition_since_ms=experiment.definition_since_ms,
+        changes=experiment.changes,
+        archived_at_ms=experiment.archived_ms,
+        complete_since_ms=experiment.complete_since_ms,
+        backfill=progress,
+        is_previous_definition=experiment.previous is not None,
+    )

@@ -13,6 +13,7 @@ import numpy as np
 from monitor.analysis import (
     Analyzer,
     DecayedMean,
+    ExperimentHistory,
     ExperimentSummary,
     ItemCoverage,
     MetricSummary,
@@ -21,14 +22,15 @@ from monitor.analysis import (
     VariantSummary,
     VerdictHistory,
     find_analysis_time,
-    find_intended_shares,
     list_verdict_history,
 )
 from monitor.clock import DAY_MS, HOUR_MS, Clock
-from monitor.config import ExperimentSettings, Settings
+from monitor.config import DeclaredSet, ExperimentSettings, Settings
 from monitor.engine import IdHasher
 from monitor.errors import StoreUnavailable, UnusableStore, UsageError
 from monitor.metrics import IntArray, RecordLayout, ResponseRecord, UnitRecord, chunk_length_ms
+from monitor.state.backfills import read_backfills
+from monitor.state.declared_experiments import experiment_histories
 from monitor.state.embedded_redis import running_store_server
 from monitor.state.generations import connect_active_generation
 from monitor.state.item_coverage import CoverageReader
@@ -108,8 +110,19 @@ class _EventCounts:
 class StoreReader:
     """Reads a store. Several threads may use the same reader."""
 
-    def __init__(self, store: ShardedStore, settings: Settings, numbers: Mapping[str, int], clock: Clock) -> None:
+    def __init__(
+        self,
+        store: ShardedStore,
+        settings: Settings,
+        numbers: Mapping[str, int],
+        clock: Clock,
+        declared_set: DeclaredSet | None = None,
+    ) -> None:
+        """`declared_set` is the set of declared experiments; None for a store that was filled from files."""
         self.store = store
+        self._declared_set = declared_set or DeclaredSet()
+        self.histories: Mapping[str, ExperimentHistory] = experiment_histories(self._declared_set, {})
+        """History of each declared experiment, as of the last summary."""
         self._settings = settings
         self.numbers = numbers
         self._clock = clock
@@ -139,7 +152,7 @@ class StoreReader:
         experiment_variants = [variant for variant in variants if variant.experiment.name == experiment]
         self._read_cohorts(experiment_variants)
         self._check_active_generation()
-        return _student_sums(experiment_variants, counts, self.numbers.keys())
+        return self._student_sums(experiment_variants, counts)
 
     def item_reader(self, experiment: str) -> ItemReader:
         """Return a reader of an experiment's items. Raises `UsageError` if the experiment counts no items."""
@@ -164,9 +177,12 @@ class StoreReader:
 
         All-time numbers are current numbers for any `as_of_ms`. Verdicts are as of the newest event of any experiment,
         or of `as_of_ms` if that is earlier: a student's window is complete only when later events were read. After its
-        end, an experiment needs no later events: see `find_analysis_time`. Raises `StoreUnavailable`.
+        end, an experiment needs no later events: see `find_analysis_time`. Verdicts of an archived experiment, and of a
+        previous definition, are as of their own newest event. Raises `StoreUnavailable`.
         """
         is_past = as_of_ms is not None
+        if any(experiment.is_filling for experiment in self._declared_set.experiments):
+            self.histories = experiment_histories(self._declared_set, read_backfills(self.store))
         cache = self._caches.get(is_past) or BucketCache(self._read_run_ids())
         while True:
             variants, counts = self._read_variants()
@@ -199,10 +215,16 @@ class StoreReader:
         experiments = {}
         for experiment in self._settings.experiments:
             experiment_variants = [variant for variant in variants if variant.experiment is experiment]
-            students = _student_sums(experiment_variants, counts, self.numbers.keys())
+            students = self._student_sums(experiment_variants, counts)
             live_estimates = students.live_estimates(self._layouts[experiment.name], "rated")
             read_until_ms = consumed_at_ms - experiment.allowed_lateness_ms if as_of_ms is None else as_of_ms
-            analyzed_ms = find_analysis_time(experiment, newest_event_ms, read_until_ms)
+            newest_read_ms = newest_event_ms
+            if students.history.frozen_at_ms is not None:
+                # Later events of the experiment are not counted, so events of others do not complete its windows.
+                last_event_ms = max((variant.last_event_ms or 0 for variant in experiment_variants), default=0)
+                newest_read_ms = min(newest_event_ms, last_event_ms)
+                read_until_ms = min(read_until_ms, students.history.frozen_at_ms)
+            analyzed_ms = find_analysis_time(experiment, newest_read_ms, read_until_ms)
             summaries = {
                 variant.name: replace(
                     self._summarize_variant(variant, means, live_estimates[variant.name]),
@@ -221,10 +243,11 @@ class StoreReader:
                 variants={name: summaries[name] for name in experiment.variants},
                 analysis=self._analyzers[experiment.name].analyze(students, analyzed_ms),
                 starts_at_ms=experiment.starts_at_ms,
-                intended_shares=find_intended_shares(experiment, analyzed_ms),
+                intended_shares=experiment.intended_shares(analyzed_ms),
                 categories_for_review=categories_for_review.get(experiment.name),
                 newest_event_ms=counts.newest_ms,
                 data_quality=students.data_quality,
+                history=students.history,
             )
         configured = frozenset[str]().union(*(experiment.feedback_kinds for experiment in self._settings.experiments))
         unmatched = dict.fromkeys(configured, 0) | _limit_kinds(counts.unmatched, configured)
@@ -235,6 +258,28 @@ class StoreReader:
             totals_as_of_ms=counts.newest_ms or at_ms,
             undeclared=counts.skipped.undeclared_experiments(self._declared_names, self._settings.discover),
             unnamed_undeclared_responses=counts.unnamed_responses,
+        )
+
+    def _student_sums(self, variants: Sequence[_VariantRecords], counts: _EventCounts) -> StoredStudentSums:
+        """Return the sums over the students of an experiment's variants."""
+        experiment = variants[0].experiment.name
+        history = self.histories.get(experiment, ExperimentHistory())
+        return StoredStudentSums(
+            variant_records={variant.name: variant.unit_sums for variant in variants},
+            cohorts={variant.name: variant.cohorts for variant in variants},
+            delay_counts={variant.name: variant.delay_counts for variant in variants},
+            lost_events=counts.lost_events,
+            rejected_share=counts.rejected_records / counts.recent_records if counts.recent_records else None,
+            # A declared set is in force: skipped events are counted by a backfill, or the experiment is archived.
+            skipped_events=None if experiment in self.histories else counts.skipped_by_experiment.get(experiment),
+            data_quality=data_quality_from_counts(
+                counts.quality[variants[0].number],
+                {variant.name: int(ResponseRecord(variant.all_time_sums).responses) for variant in variants},
+                {variant.name: +variant.uncounted_reactions for variant in variants},
+                _responses_per_student(variants),
+                counts.skipped.other_spellings(experiment, self.numbers.keys()),
+            ),
+            history=history,
         )
 
     def _read_variants(self) -> tuple[list[_VariantRecords], _EventCounts]:
@@ -448,11 +493,11 @@ def open_store_reader(
         running_store_server(settings.store, must_exist=must_exist) as store_settings,
         closing(connect_active_generation(store_settings)) as shards,
     ):
-        shown_settings, numbers = read_shown_experiments(shards, settings)
+        shown_settings, numbers, declared_set = read_shown_experiments(shards, settings)
         if experiment is not None:
             shown_settings = shown_settings.select_experiment(experiment, argument)
             numbers = {experiment: numbers[experiment]}
-        yield StoreReader(shards, shown_settings, numbers, clock)
+        yield StoreReader(shards, shown_settings, numbers, clock, declared_set)
 
 
 def _newest_responses_ms(variants: Sequence[_VariantRecords]) -> dict[str, int]:
@@ -461,27 +506,6 @@ def _newest_responses_ms(variants: Sequence[_VariantRecords]) -> dict[str, int]:
     for variant in variants:
         newest[variant.experiment.name] = max(newest.get(variant.experiment.name, 0), variant.last_response_ms or 0)
     return newest
-
-
-def _student_sums(
-    variants: Sequence[_VariantRecords], counts: _EventCounts, declared_names: Collection[str]
-) -> StoredStudentSums:
-    """Return the sums over the students of an experiment's variants; `declared_names` are those of all experiments."""
-    return StoredStudentSums(
-        variant_records={variant.name: variant.unit_sums for variant in variants},
-        cohorts={variant.name: variant.cohorts for variant in variants},
-        delay_counts={variant.name: variant.delay_counts for variant in variants},
-        lost_events=counts.lost_events,
-        rejected_share=counts.rejected_records / counts.recent_records if counts.recent_records else None,
-        skipped_events=counts.skipped_by_experiment.get(variants[0].experiment.name),
-        data_quality=data_quality_from_counts(
-            counts.quality[variants[0].number],
-            {variant.name: int(ResponseRecord(variant.all_time_sums).responses) for variant in variants},
-            {variant.name: +variant.uncounted_reactions for variant in variants},
-            _responses_per_student(variants),
-            counts.skipped.other_spellings(variants[0].experiment.name, declared_names),
-        ),
-    )
 
 
 def _responses_per_student(variants: Sequence[_VariantRecords]) -> float:

@@ -44,8 +44,8 @@ class StoreMetadata:
         return {experiment.name: experiment.number for experiment in self.declared_set.experiments}
 
 
-def read_shown_experiments(store: ShardedStore, settings: Settings) -> tuple[Settings, Mapping[str, int]]:
-    """Return the settings with the experiments that readers show, and their numbers, without a write.
+def read_shown_experiments(store: ShardedStore, settings: Settings) -> tuple[Settings, Mapping[str, int], DeclaredSet]:
+    """Return the settings with the experiments that readers show, their numbers, and the stored set; writes nothing.
 
     In the store of a service these are the declared experiments, with further ones of the file, whose numbers are below
     0. Otherwise they are those of the file. Raises `UnusableStore`.
@@ -60,7 +60,7 @@ def read_shown_experiments(store: ShardedStore, settings: Settings) -> tuple[Set
         _check_definitions(declared_set, settings.experiments)
         shown = configured
     numbers = {definition.settings.name: definition.number for definition in shown}
-    return replace(settings, experiments=tuple(definition.settings for definition in shown)), numbers
+    return replace(settings, experiments=tuple(definition.settings for definition in shown)), numbers, declared_set
 
 
 def _read_checked_set(store: ShardedStore, settings: Settings) -> DeclaredSet:

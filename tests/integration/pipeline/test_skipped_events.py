@@ -23,7 +23,7 @@ from monitor.errors import StoreUnavailable
 from monitor.export.presentation import experiment_footnotes
 from monitor.pipeline import skipped_events
 from monitor.pipeline.batch_applier import OutcomeCounts
-from monitor.pipeline.skipped_events import SkippedEventCounter, SkippedEventLogger
+from monitor.pipeline.skipped_events import SkippedEventCounter
 from monitor.pipeline.telemetry import Telemetry
 from monitor.pipeline.worker import Worker
 from monitor.sources import jsonl
@@ -157,35 +157,6 @@ def test_no_skipped_events_are_reported_if_all_events_were_counted(
     shared_log.read(OLD, replace(NEW, starts_at_ms=START), events=[*odd, _response("new", 3), _rating("new", 3)])
     assert shared_log.skipped(replace(NEW, starts_at_ms=START), OLD) is None
     assert not _warnings(caplog)
-
-
-def test_a_worker_with_an_old_configuration_logs_each_skipped_experiment_once(
-    shared_log: SharedLog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also if the experiment is added to the store later. Experiments that the store does not have are not logged."""
-    monkeypatch.setattr(jsonl, "_MAX_POLL_LINES", 2)
-    monkeypatch.setattr(skipped_events, "_CHECK_INTERVAL_S", 0.0)
-    shared_log.write(
-        [_response("new", number) for number in range(6)] + [_response("other", number) for number in range(2)]
-    )
-    with shared_log.worker(OLD) as (worker, opening):
-        commit = opening.shards.first_shard.commit
-        commits = 0
-
-        def registered(changes: Commit) -> CommitStatus:
-            nonlocal commits
-            commits += 1
-            if commits == 3:
-                assert not _warnings(caplog)
-                with open_writable_store(shared_log.settings(OLD, NEW), wall_clock):
-                    pass
-            return commit(changes)
-
-        monkeypatch.setattr(opening.shards.first_shard, "commit", registered)
-        worker.run()
-    (warning,) = _warnings(caplog)
-    assert warning.startswith("skipping events experiment=new reason=another worker has added the experiment")
-    assert shared_log.skipped(NEW, OLD) == SkippedEventCounts(6, 0, 0, START, START + 5)
 
 
 def test_an_experiment_that_was_removed_and_added_again_is_incomplete(
@@ -428,28 +399,6 @@ def test_a_forgotten_experiment_leaves_no_trace_and_is_complete(shared_log: Shar
     assert shared_log.skipped(NEW, OLD) is None
     shared_log.read(OLD, events=[_arm("new", "a", 77)])
     assert [(found.name, found.responses) for found in shared_log.summary(OLD).undeclared] == [("new", 1), ("other", 1)]
-
-
-def test_the_store_is_checked_for_skipped_experiments_every_10_seconds(
-    redis_server: RedisServer, tmp_path: Path
-) -> None:
-    """Without skipped events, the store is not read."""
-    shared_log = SharedLog(redis_server, tmp_path, 1)
-    clock = [100.0]
-    with open_writable_store(shared_log.settings(OLD), wall_clock) as opening:
-        event_logger = SkippedEventLogger(opening.reader, IdHasher(opening.metadata.hash_key), lambda: clock[0])
-        read_times_s: list[float] = []
-
-        def failing_read(_: object) -> None:
-            read_times_s.append(clock[0])
-            raise StoreUnavailable("gone")
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(skipped_events, "read_stored_experiments", failing_read)
-            for clock[0] in (100.0, 101.0, 109.9, 110.0):
-                event_logger.log_skipped(_outcomes("applied"))
-                event_logger.log_skipped(_outcomes("skipped"))
-    assert read_times_s == [100.0, 110.0]
 
 
 def _outcomes(outcome: str) -> OutcomeCounts:

@@ -430,7 +430,7 @@ class TestInitializeStore:
         store = ShardedStore(StoreSettings(url=store_server.url))
         small = replace(EXPERIMENT, name="small", metrics=EXPERIMENT.metrics[:1], primary=EXPERIMENT.metrics[0].name)
         settings = replace(settings_with(EXPERIMENT), experiments=(EXPERIMENT, small))
-        _, numbers = read_shown_experiments(store, settings)
+        _, numbers, _ = read_shown_experiments(store, settings)
         assert all(number < 0 for number in numbers.values())
         summary = StoreReader(store, settings, numbers, lambda: 0).read_summary()
         assert {name: set(experiment_summary.variants) for name, experiment_summary in summary.experiments.items()} == {

@@ -337,7 +337,8 @@ class TestVerdicts:
             assert f"abmonitor_effect_lower{labels} {comparison.lower}" in lines
             assert f"abmonitor_effect_upper{labels} {comparison.upper}" in lines
         assert f'abmonitor_sample_ratio_log_e{{experiment="ranker"}} {analysis.sample_ratio.log_e}' in lines
-        assert 'abmonitor_crossover_students{experiment="ranker"} 2.0' in lines
+        crossovers = analysis.verdicts["treatment"].evidence.crossovers
+        assert f'abmonitor_crossover_students{{experiment="ranker"}} {crossovers}.0' in lines
         assert any(line.startswith("abmonitor_days_to_resolve{") for line in lines)
 
     def test_effects_and_bounds_have_no_sample_before_the_first_window_ends(self) -> None:
