@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast, get_args
 
 from monitor import __version__
 from monitor.analysis import ReviewRanking
 from monitor.clock import Clock
-from monitor.config import ExperimentSettings, Settings, config_digest, parse_choice, parse_integer
+from monitor.config import (
+    DeclaredSet,
+    ExperimentSettings,
+    ReloadResult,
+    Settings,
+    config_digest,
+    parse_choice,
+    parse_integer,
+)
 from monitor.engine import EventNormalizer, Experiment, IdHasher
-from monitor.export import RecentHealth, attention_json, rating_scale, read_health, worst_items_json
+from monitor.export import RecentHealth, ServiceHealth, attention_json, rating_scale, read_health, worst_items_json
 from monitor.pipeline import (
     ArrivalCounter,
+    BackfillRunner,
     RetentionCleaner,
     ShardedWriter,
-    SkippedEventLogger,
     SnapshotWriter,
     StatusReporter,
     Telemetry,
     WatermarkTracker,
     Worker,
+    log_skipped_experiments,
 )
 from monitor.sources import Source
 from monitor.state import (
@@ -33,6 +41,7 @@ from monitor.state import (
     StoreReader,
     connect_active_generation,
     initialize_store,
+    mark_initialized,
     read_service_records,
     running_store_server,
 )
@@ -48,7 +57,7 @@ _MAX_COUNT_DIGITS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class WritableStore:
-    """An open store in which the experiments of the settings are registered."""
+    """An open store with its declared experiments."""
 
     shards: ShardedStore
     """The connection of the worker."""
@@ -59,15 +68,116 @@ class WritableStore:
 
 @contextmanager
 def open_writable_store(settings: Settings, clock: Clock) -> Iterator[WritableStore]:
-    """Yield the store of the settings after registering the experiments; raises the errors of `initialize_store`."""
+    """Yield the store of the settings after declaring the experiments; raises the errors of `initialize_store`."""
+    with open_store_connections(settings) as (shards, reader_shards):
+        metadata = initialize_store(shards, settings)
+        yield WritableStore(shards, StoreReader(reader_shards, settings, metadata.numbers, clock), metadata)
+
+
+@contextmanager
+def open_store_connections(settings: Settings) -> Iterator[tuple[ShardedStore, ShardedStore]]:
+    """Yield two connections to the active generation: for the worker's thread, and for readers in other threads."""
     gc.set_threshold(GC_THRESHOLD)
     with (
         running_store_server(settings.store) as store_settings,
         closing(connect_active_generation(store_settings)) as shards,
+        closing(shards.reconnect()) as reader_shards,
     ):
-        metadata = initialize_store(shards, settings)
-        with closing(shards.reconnect()) as reader_shards:
-            yield WritableStore(shards, StoreReader(reader_shards, settings, metadata.numbers, clock), metadata)
+        yield shards, reader_shards
+
+
+class Service:
+    """The worker, the reader and the settings of a running service. All three change with the declared experiments."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        connections: tuple[ShardedStore, ShardedStore],
+        source: Source,
+        telemetry: Telemetry,
+        clock: Clock,
+        *,
+        accepts_rejected_backlog: bool = False,
+        on_backfill_complete: Callable[[int, int | None], None],
+    ) -> None:
+        """`on_backfill_complete` receives the number of a filled experiment and the time since which it is complete."""
+        self._file_settings = settings
+        self._on_backfill_complete = on_backfill_complete
+        self._backfills: BackfillRunner | None = None
+        self._shards, self._reader_shards = connections
+        self._source = source
+        self._telemetry = telemetry
+        self._clock = clock
+        self._accepts_rejected_backlog = accepts_rejected_backlog
+        self._worker: Worker | None = None
+        self._is_stopping = False
+        self.reader: StoreReader
+
+    def adopt(self, metadata: StoreMetadata) -> Worker:
+        """Return a new worker for the declared experiments, and start their backfills.
+
+        The worker before must have ended.
+        """
+        self._stop_backfills()
+        if self._worker is not None:
+            self._accepts_rejected_backlog = self._worker.accepts_rejected_backlog
+        mark_initialized(self._shards, metadata.declared_set)
+        declared = metadata.declared_set
+        counted = tuple(experiment.settings for experiment in declared.counted)
+        served = [experiment.served for experiment in declared.experiments]
+        served_settings = replace(self._file_settings, experiments=tuple(definition.settings for definition in served))
+        numbers = {definition.settings.name: definition.number for definition in served}
+        self.reader = StoreReader(self._reader_shards, served_settings, numbers, self._clock, declared)
+        counted_settings = replace(self._file_settings, experiments=counted)
+        self._backfills = BackfillRunner(
+            settings=counted_settings,
+            experiments=[Experiment(each.number, each.settings) for each in declared.counted],
+            unfinished=[each.number for each in declared.counted if each.is_filling],
+            superseded_numbers=superseded_numbers(declared),
+            id_hasher=IdHasher(metadata.hash_key),
+            store=self._shards,
+            telemetry=self._telemetry,
+            clock=self._clock,
+            on_complete=self._on_backfill_complete,
+        )
+        self._worker = create_worker(
+            counted_settings,
+            WritableStore(self._shards, self.reader, metadata),
+            self._source,
+            self._telemetry,
+            self._file_settings.kafka.topic_labels,
+            self._clock,
+            belongs_to_service=True,
+            accepts_rejected_backlog=self._accepts_rejected_backlog,
+            is_restart=self._worker is not None,
+            held_numbers=self._backfills.held_numbers,
+        )
+        self._backfills.start()
+        if self._is_stopping:
+            self._worker.stop()
+        return self._worker
+
+    def close(self) -> None:
+        """End the backfills after their current batch."""
+        self._stop_backfills()
+
+    def _stop_backfills(self) -> None:
+        if self._backfills is not None:
+            self._backfills.stop()
+
+    def stop(self) -> None:
+        """Make the worker stop after its batch."""
+        self._is_stopping = True
+        if self._worker is not None:
+            self._worker.stop()
+
+    def readiness(self) -> Sequence[str]:
+        """Return the reasons why the worker is not ready; empty if ready."""
+        return self._worker.readiness() if self._worker is not None else ("starting",)
+
+    def data_problems(self) -> Sequence[str]:
+        """Return sentences about events that do not count."""
+        return self._worker.data_problems() if self._worker is not None else ()
 
 
 def create_worker(
@@ -80,6 +190,8 @@ def create_worker(
     *,
     belongs_to_service: bool = False,
     accepts_rejected_backlog: bool = False,
+    is_restart: bool = False,
+    held_numbers: Callable[[], Collection[str]] = frozenset,
 ) -> Worker:
     """Return a worker that applies the events of the source to the store.
 
@@ -90,23 +202,36 @@ def create_worker(
     experiments = [
         Experiment(store.metadata.numbers[experiment.name], experiment) for experiment in settings.experiments
     ]
+    declared_set = store.metadata.declared_set
+    archived = [experiment.number for experiment in declared_set.experiments if experiment.archived_ms is not None]
     id_hasher = IdHasher(store.metadata.hash_key)
-    arrival_counter = ArrivalCounter(settings.kafka) if belongs_to_service else None
+    arrival_counter = ArrivalCounter(settings.kafka, settings.discover) if belongs_to_service else None
     feedback_topic = topics["feedback"] if belongs_to_service else None
     digest = config_digest(settings)
     telemetry.build_info.labels(__version__, digest).info({})
+    if not belongs_to_service:
+        log_skipped_experiments(store.reader, id_hasher)
     return Worker(
         settings=settings,
         normalizer=EventNormalizer(experiments, id_hasher),
-        writer=ShardedWriter(experiments, id_hasher, store.shards, arrival_counter=arrival_counter),
+        writer=ShardedWriter(
+            experiments,
+            id_hasher,
+            store.shards,
+            arrival_counter=arrival_counter,
+            superseded_numbers=superseded_numbers(declared_set),
+            discover=settings.discover,
+        ),
         watermark_tracker=WatermarkTracker(
-            store.metadata.horizons_ms, min(map(_max_unconfirmed_advance_ms, settings.experiments))
+            store.metadata.horizons_ms,
+            min(map(_max_unconfirmed_advance_ms, settings.experiments), default=_MIN_UNCONFIRMED_ADVANCE_MS),
+            held_numbers(),
         ),
         retention_cleaners=[
-            RetentionCleaner(shard, experiments, feedback_topic=feedback_topic, clock=clock) for shard in store.shards
+            RetentionCleaner(shard, experiments, feedback_topic=feedback_topic, clock=clock, archived=archived)
+            for shard in store.shards
         ],
         snapshot_writer=SnapshotWriter(store.reader),
-        skipped_event_logger=SkippedEventLogger(store.reader, id_hasher),
         source=source,
         telemetry=telemetry,
         clock=clock,
@@ -116,7 +241,14 @@ def create_worker(
         if belongs_to_service
         else None,
         accepts_rejected_backlog=accepts_rejected_backlog,
+        is_restart=is_restart,
+        held_numbers=held_numbers,
     )
+
+
+def superseded_numbers(declared_set: DeclaredSet) -> frozenset[int]:
+    """Return the numbers of earlier definitions of the counted experiments: their rows count as blank."""
+    return frozenset(number for experiment in declared_set.counted for number in experiment.superseded_numbers)
 
 
 def _max_unconfirmed_advance_ms(experiment: ExperimentSettings) -> int:
@@ -127,24 +259,31 @@ def _max_unconfirmed_advance_ms(experiment: ExperimentSettings) -> int:
 @contextmanager
 def serve_http(
     settings: Settings,
-    reader: StoreReader,
+    current_reader: Callable[[], StoreReader],
     telemetry: Telemetry,
     readiness: Callable[[], Sequence[str]],
     clock: Clock,
     data_problems: Callable[[], Sequence[str]] = tuple,
+    reload_configuration: Callable[[], ReloadResult] | None = None,
 ) -> Iterator[HttpServer]:
     """Serve the HTTP endpoints while the block runs, and yield the server.
 
-    `readiness` and `data_problems` are those of the worker.
+    `current_reader` returns the reader of the experiments that are declared at the time of a request. `readiness` and
+    `data_problems` are those of the worker. Without `reload_configuration`, requests to reload fail.
     """
-    recent_health = RecentHealth(lambda: read_health(reader, settings, reader.read_summary(), clock()))
+
+    def read_current_health() -> ServiceHealth:
+        reader = current_reader()
+        return read_health(reader, settings, reader.read_summary(), clock())
+
     endpoints = HttpEndpoints(
-        read_summary=reader.read_summary,
-        read_history=reader.read_verdict_history,
-        read_items=partial(answer_items_request, reader),
+        read_summary=lambda as_of_ms: current_reader().read_summary(as_of_ms),
+        read_history=lambda experiment: current_reader().read_verdict_history(experiment),
+        read_items=lambda path, query: answer_items_request(current_reader(), path, query),
         process_registry=telemetry.registry,
-        read_health=recent_health.read,
-        read_starts=lambda: read_service_records(reader.store).starts,
+        read_health=RecentHealth(read_current_health).read,
+        read_starts=lambda: read_service_records(current_reader().store).starts,
+        reload_configuration=reload_configuration or _reject_reload,
         readiness_problems=readiness,
         data_problems=data_problems,
         display=settings.display,
@@ -156,6 +295,10 @@ def serve_http(
         yield server
     finally:
         server.stop()
+
+
+def _reject_reload() -> ReloadResult:
+    return ReloadResult(is_successful=False, text="this command does not reload its configuration")
 
 
 def answer_items_request(reader: StoreReader, path: str, query: Mapping[str, str]) -> dict[str, Any]:

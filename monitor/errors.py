@@ -25,6 +25,8 @@ from typing import Final
 
 SIGNAL_EXIT_CODE_BASE: Final = 128
 """A command that a signal has interrupted exits with this base plus the number of the signal, as shells report it."""
+SINGLE_FILE: Final = "the file"
+"""Name, in messages, of a configuration file without others beside it."""
 _TLS_FAILURE: Final = re.compile(
     r"\[(?:SSL|X509)(?:: (?P<name>CERTIFICATE_VERIFY_FAILED|WRONG_VERSION_NUMBER|NO_CERTIFICATE\w*"
     r"|\w*ALERT_\w*(?:CERTIFICATE|UNKNOWN_CA|HANDSHAKE_FAILURE|ACCESS_DENIED|PROTOCOL_VERSION)\w*))\] (?P<text>[^(]+)"
@@ -60,9 +62,11 @@ class ConfigError(UsageError):
         self.expected = expected
         self.line: int | None = None
         """Line of the configuration file, if known."""
+        self.file_name = SINGLE_FILE
+        """Name of the configuration file with the line, if there are several."""
 
     def __str__(self) -> str:
-        return super().__str__() if self.line is None else f"{super().__str__()} (line {self.line} of the file)"
+        return super().__str__() if self.line is None else f"{super().__str__()} (line {self.line} of {self.file_name})"
 
 
 class UnknownKey(ConfigError):
@@ -74,6 +78,7 @@ class UnknownKey(ConfigError):
         self.key = f"{table_key}.{key}" if table_key else key
         self.expected = hint
         self.line = None
+        self.file_name = SINGLE_FILE
 
 
 class RepeatedName(ConfigError):
@@ -84,10 +89,23 @@ class RepeatedName(ConfigError):
         self.first_key = first_key
         self.first_line: int | None = None
         """Line of the first experiment's name in the configuration file, if known."""
+        self.first_file_name = SINGLE_FILE
 
     def __str__(self) -> str:
         line = "" if self.first_line is None else f" in line {self.first_line}"
-        return f"{super().__str__()}; {self.first_key}{line} is the same"
+        file = "" if self.first_file_name == SINGLE_FILE else f" of {self.first_file_name}"
+        return f"{super().__str__()}; {self.first_key}{line}{file} is the same"
+
+
+class RepeatedKey(ConfigError):
+    """Two configuration files set the same key; the message has both places, and no value, which may be a secret."""
+
+    def __init__(self, key: str, places: Sequence[str]) -> None:
+        AbMonitorError.__init__(self, f"{key}: set in {' and '.join(places)}; keep one of them")
+        self.key = key
+        self.expected = "every key in one file"
+        self.line = None
+        self.file_name = SINGLE_FILE
 
 
 class ConfigErrors(UsageError):
@@ -122,6 +140,10 @@ class UnusableStore(AbMonitorError):
 
 class IncompatibleStore(UnusableStore):
     """The stored aggregates have another schema, other definitions, or another generation than this process uses."""
+
+
+class ExperimentsChanged(UnusableStore):
+    """The store has another version of the set of declared experiments than this process uses."""
 
 
 class CorruptStore(UnusableStore):

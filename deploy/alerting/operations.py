@@ -337,6 +337,32 @@ FLOW: Final = (
     ),
 )
 
+CONFIGURATION: Final = (
+    _alert(
+        name="AbMonitorReloadFailed",
+        concern="reload-failed",
+        severity="warning",
+        expr="min by (instance) (abmonitor_config_last_reload_successful) == 0",
+        pending="5m",
+        keep="2m",
+        summary="{{ $labels.instance }} rejects its changed configuration",
+        description="For 5 minutes the configuration of this replica has been invalid, missing, or in conflict with the"
+        " one of another replica. The replica continues with the experiments that it had before. After a restart it"
+        " could not start. Its log names the wrong settings.",
+    ),
+    _alert(
+        name="AbMonitorReplicasDisagree",
+        concern="replicas-disagree",
+        severity="warning",
+        expr="count by () (count by (digest) (abmonitor_config_info)) > 1",
+        pending="5m",
+        keep="2m",
+        summary="The replicas have {{ $value }} different configurations of experiments",
+        description="For 5 minutes replicas have had different experiments in force. Not all of them have received the"
+        " new configuration, or some reject it.",
+    ),
+)
+
 _MAIN_REASON: Final = queried(
     "topk(1, sum by (reason) (increase(abmonitor_rejected_events_total{$system}[30m]) > 0))",
     " Most frequent reason in the last 30 minutes: {{ . | label `reason` }}.",
@@ -494,4 +520,4 @@ LOSSES: Final = (
     ),
 )
 
-ALERTS: Final[Sequence[Alert]] = (*REACHABILITY, *FLOW, *LOSSES)
+ALERTS: Final[Sequence[Alert]] = (*REACHABILITY, *FLOW, *CONFIGURATION, *LOSSES)

@@ -5,6 +5,7 @@
 - `entry_days`: the first and last day of entry, without stray days. `interim_history`: analyses as of past times.
 - `snapshots`: hourly results to keep, because they cannot be recomputed.
 - `summary`: the read model of all outputs. `drift`: changes of a distribution from day to day.
+- `undeclared`: experiments that the configuration lacks, and the rule by which they are adopted automatically.
 - `item_scores`, `item_sums`, `shown_items`: bounds of ratings, stored sums, counts. `triage`: the review list.
 - `item_overview`, `diversity`: statistics from single responses, and measures of a list's diversity.
 """
@@ -44,7 +45,7 @@ from monitor.analysis.item_overview import (
 )
 from monitor.analysis.item_scores import ItemScore
 from monitor.analysis.item_sums import ItemCoverage, ItemSums, StoredItems
-from monitor.analysis.plan import find_analysis_time, find_intended_shares
+from monitor.analysis.plan import find_analysis_time
 from monitor.analysis.snapshots import (
     DecayedMeanSnapshot,
     ExperimentSnapshot,
@@ -57,25 +58,29 @@ from monitor.analysis.summary import (
     DecayedMean,
     ExperimentSummary,
     MetricSummary,
-    SkippedExperiment,
     StoreSummary,
     TrafficSummary,
     VariantSummary,
     format_timestamp,
+    undeclared_json,
 )
 from monitor.analysis.triage import REVIEW_DAYS, ReviewRanking, TriageEntry, rank_for_review
+from monitor.analysis.undeclared import UndeclaredExperiment, auto_adoptable, find_meant_name, spelling, stored_name
+from monitor.stats import BackfillProgress, ExperimentHistory
 
 __all__ = [
     "MIN_DRIFT_ALPHA",
     "REVIEW_DAYS",
     "Analysis",
     "Analyzer",
+    "BackfillProgress",
     "CellCounts",
     "DayDrift",
     "DecayedMean",
     "DecayedMeanSnapshot",
     "Drift",
     "DriftDistance",
+    "ExperimentHistory",
     "ExperimentSnapshot",
     "ExperimentSummary",
     "IntraListDiversity",
@@ -86,7 +91,6 @@ __all__ = [
     "MetricSummary",
     "ResponseWithFeedback",
     "ReviewRanking",
-    "SkippedExperiment",
     "SnapshotHistory",
     "StatePeriod",
     "StoreSummary",
@@ -96,15 +100,17 @@ __all__ = [
     "TrafficSummary",
     "TriageEntry",
     "TriageKind",
+    "UndeclaredExperiment",
     "VariantSummary",
     "VerdictHistory",
+    "auto_adoptable",
     "compute_interim_analyses",
     "compute_student_splits",
     "count_students_by_category",
     "count_students_until",
     "find_analysis_time",
     "find_entry_days",
-    "find_intended_shares",
+    "find_meant_name",
     "format_timestamp",
     "history_json",
     "list_state_periods",
@@ -113,5 +119,8 @@ __all__ = [
     "measure_drift",
     "rank_for_review",
     "select_prunable_hours",
+    "spelling",
+    "stored_name",
     "take_snapshot",
+    "undeclared_json",
 ]

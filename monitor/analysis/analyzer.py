@@ -153,7 +153,9 @@ class Analyzer:
 
 
 def _check_sample_ratio(view: CohortView) -> SrmResult:
-    return check_srm(view.phase_counts, alpha=view.plan.criteria.sample_ratio_alpha)
+    """Return the SRM test over all phases; over none if students seem to have come later than they did."""
+    phases = () if view.stored_students.history.is_incomplete else view.phase_counts
+    return check_srm(phases, alpha=view.plan.criteria.sample_ratio_alpha)
 
 
 def _collect_evidence(
@@ -166,6 +168,7 @@ def _collect_evidence(
     primary_estimates, theta = _estimate_primary(view, treatment, population)
     undefined_share, undefined_as_zero = _estimate_undefined(view, treatment, population)
     variant_records = stored_students.variant_records.values()
+    relevant_variants = view.relevant_variants(treatment)
     index = plan.metric_names.index(experiment.primary)
     return VerdictEvidence(
         control=experiment.control,
@@ -174,19 +177,19 @@ def _collect_evidence(
         criteria=plan.criteria,
         arms=primary_estimates,
         adjustment=None if theta is None else _describe_adjustment(view, treatment, theta),
-        closed_days=view.closed_day_count(),
+        closed_days=view.closed_day_count(treatment),
         students_per_day=(view.closed_students_per_day(experiment.control), view.closed_students_per_day(treatment)),
         phases=view.phase_counts,
         compared_phases=view.compared_phase_counts,
-        left_out_phases=view.left_out_phase_counts,
+        left_out_phases=view.left_out_phase_counts(relevant_variants),
         segments=view.segment_counts,
         exposure_hours=view.exposure_hour_counts,
         has_new_students=view.has_new_students,
         unit=experiment.unit,
         anonymous_units=sum(UnitRecord(record).anonymous_responses for record in variant_records),
         units=sum(UnitRecord(record).units for record in variant_records),
-        crossovers=sum(UnitRecord(record).crossovers for record in variant_records),
-        students=view.student_count,
+        crossovers=sum(UnitRecord(stored_students.variant_records[name]).crossovers for name in relevant_variants),
+        students=view.count_students(relevant_variants),
         lost_events=stored_students.lost_events,
         rejected_share=stored_students.rejected_share,
         skipped_events=stored_students.skipped_events,
@@ -211,6 +214,8 @@ def _collect_evidence(
             if name != experiment.primary
         ),
         max_value=plan.max_means[experiment.primary],
+        history=stored_students.history,
+        first_response_ms=view.first_response_ms,
     )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from typing import Final
 
 from monitor.analysis.entry_days import count_entered_students, find_first_entry_day, find_last_entry_day
 from monitor.analysis.plan import AnalysisPlan
-from monitor.clock import DAY_MS, HOURS_PER_DAY
+from monitor.clock import DAY_MS, HOUR_MS, HOURS_PER_DAY
 from monitor.config import Population
 from monitor.metrics import CohortField, IntArray, UnitRecord
 from monitor.stats import (
@@ -45,10 +45,28 @@ class CohortView:
         self.days = sorted(set[int]().union(*(cohorts.nonempty_days(last_day) for cohorts in self._cohorts.values())))
         """Days until now on which students of any variant were first exposed, ascending."""
 
-    @cached_property
-    def student_count(self) -> int:
-        """Number of students of all variants, including students first exposed after the view's time."""
-        return sum(cohorts.sum_column(cohorts) for cohorts in self._cohorts.values())
+    def relevant_variants(self, treatment: str) -> list[str]:
+        """Return the variants whose crossovers matter to a treatment: all but those that have lost their share.
+
+        Students of a dropped variant may get another one. They are first exposed to neither of the compared variants,
+        so they are left out of both, and change no comparison but that of the dropped variant.
+        """
+        shares = self.plan.experiment.intended_shares(self.as_of_ms)
+        past_phases = [phase for phase in self.plan.phases if (phase.first_day or 0) * DAY_MS <= self.as_of_ms]
+        dropped = {
+            name
+            for name in self.plan.experiment.variants
+            if not shares.get(name) and any(phase.intended_shares.get(name) for phase in past_phases)
+        }
+        return [
+            name
+            for name in self.plan.experiment.variants
+            if name not in dropped or name in (self.plan.experiment.control, treatment)
+        ]
+
+    def count_students(self, variants: Iterable[str]) -> int:
+        """Return the students first exposed to any of the variants, including those after the view's time."""
+        return sum(self._cohorts[name].sum_column(self._cohorts[name]) for name in variants)
 
     def group_by_phase(self, days: Iterable[int]) -> list[list[int]]:
         """Return the days of each allocation phase; days within which the shares change are left out."""
@@ -77,15 +95,15 @@ class CohortView:
         """Intended shares and compared students of each phase: those with a value of the primary metric."""
         return self._count_by_phase(self.closed_days, self.plan.unit_count_index)
 
-    @cached_property
-    def left_out_phase_counts(self) -> tuple[PhaseCounts, ...]:
-        """Intended shares and crossovers of closed cohorts by first variant, by phase.
+    def left_out_phase_counts(self, variants: Collection[str]) -> tuple[PhaseCounts, ...]:
+        """Return intended shares and crossovers of closed cohorts by first variant, by phase, of some of the variants.
 
         Empty if there are responses without a user id, because these are units without a first exposure.
         """
         if any(UnitRecord(record).anonymous_responses for record in self.stored_students.variant_records.values()):
             return ()
-        return self._count_by_phase(self.closed_days, CohortField.EXPOSURES, CohortField.UNITS)
+        phases = self._count_by_phase(self.closed_days, CohortField.EXPOSURES, CohortField.UNITS)
+        return tuple(selected for phase in phases if (selected := phase.select(variants)) is not None)
 
     @cached_property
     def segment_counts(self) -> tuple[SegmentCounts, ...]:
@@ -139,10 +157,30 @@ class CohortView:
     def _entered_students(self) -> dict[int, int]:
         return count_entered_students(self.stored_students, self.as_of_ms // DAY_MS)
 
-    def closed_day_count(self) -> int:
+    @cached_property
+    def first_response_ms(self) -> int | None:
+        """The beginning of the UTC hour of the first response; None without responses.
+
+        Responses without a user id are stored by day, so their hour is the first of the day.
+        """
+        if not self.days:
+            return None
+        day = self.days[0]
+        hours = [CohortField.EXPOSURE_HOURS + hour for hour in range(HOURS_PER_DAY)]
+        hour = next((hour for hour, column in enumerate(hours) if self._sum_over_variants(day, column)), 0)
+        has_anonymous = self._sum_over_variants(day, CohortField.UNITS) > self._sum_over_variants(
+            day, CohortField.EXPOSURES
+        )
+        return day * DAY_MS + (0 if has_anonymous else hour * HOUR_MS)
+
+    def _sum_over_variants(self, day: int, column: int) -> int:
+        return sum(cohorts.sum_column([day], column) for cohorts in self._cohorts.values())
+
+    def closed_day_count(self, treatment: str) -> int:
         """Return the number of entry days with complete windows, from the first entry day or `starts_at` to the last.
 
-        Stray days before and after the entry days do not count.
+        Only days of phases in which both the control and the treatment have a share count. Stray days before and after
+        the entry days do not.
         """
         first_day, last_day = find_first_entry_day(self._entered_students), find_last_entry_day(self._entered_students)
         if first_day is None or last_day is None:
@@ -150,7 +188,8 @@ class CohortView:
         experiment = self.plan.experiment
         first_day = max(first_day, (experiment.starts_at_ms or 0) // DAY_MS)
         end_day = (self.as_of_ms - experiment.closing_ms) // DAY_MS - experiment.exposure_days + 1
-        return max(min(end_day, last_day + 1) - first_day, 0)
+        days = range(first_day, min(end_day, last_day + 1))
+        return sum(len(phase.select_days(days)) for phase in self.plan.common_phases(treatment))
 
     @property
     def has_new_students(self) -> bool:

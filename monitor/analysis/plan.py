@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from monitor.clock import DAY_MS
+from monitor.clock import DAY_MS, HOUR_MS
 from monitor.config import (
     LATENCY_METRIC,
     RATED_SHARE_METRIC,
@@ -31,6 +31,10 @@ from monitor.stats import (
 _DEFAULT_MDE_SHARE: Final = 0.01
 """Minimum detectable effect without a setting, as a share of the largest value of the primary metric."""
 
+_CHANGE_TOLERANCE_MS: Final = HOUR_MS
+"""How far a change of shares within a day may be from the change of the traffic: configuration and chatbot are changed
+one after the other."""
+
 _CLOSED_EXPOSURE_AGE_DAYS: Final = 8
 """Days after which the last exposure age that can end is over."""
 
@@ -49,25 +53,28 @@ class AllocationPhase:
     def __contains__(self, day: int) -> bool:
         return (self.first_day is None or day >= self.first_day) and (self.end_day is None or day < self.end_day)
 
+    def select_days(self, days: range) -> range:
+        """Return the days of a range that are in the phase."""
+        first_day = days.start if self.first_day is None else max(days.start, self.first_day)
+        return range(first_day, days.stop if self.end_day is None else min(days.stop, self.end_day))
+
 
 def list_allocation_phases(experiment: ExperimentSettings) -> tuple[AllocationPhase, ...]:
-    """Return the allocation phases in the order of time; a day within which the shares change is in no phase."""
+    """Return the allocation phases in the order of time; a day within which the shares change is in no phase.
+
+    Shares that change at midnight change exactly then. Any other change may be up to an hour earlier or later in the
+    traffic, so near midnight two days are in no phase.
+    """
     phases = []
     first_day, shares = None, experiment.variants
     for allocation in experiment.decision.allocations:
-        change_day, ms_into_day = divmod(allocation.from_ms, DAY_MS)
-        if first_day is None or change_day > first_day:
-            phases.append(AllocationPhase(first_day, change_day, shares))
-        first_day, shares = change_day + (1 if ms_into_day else 0), allocation.shares
+        tolerance_ms = _CHANGE_TOLERANCE_MS if allocation.from_ms % DAY_MS else 0
+        end_day = (allocation.from_ms - tolerance_ms) // DAY_MS
+        if first_day is None or end_day > first_day:
+            phases.append(AllocationPhase(first_day, end_day, shares))
+        first_day = max(first_day or 0, -(-(allocation.from_ms + tolerance_ms) // DAY_MS))
+        shares = allocation.shares
     return (*phases, AllocationPhase(first_day, None, shares))
-
-
-def find_intended_shares(experiment: ExperimentSettings, as_of_ms: int) -> Mapping[str, float]:
-    """Return variant → intended share of the students at an event time."""
-    earlier_shares = [
-        allocation.shares for allocation in experiment.decision.allocations if allocation.from_ms <= as_of_ms
-    ]
-    return earlier_shares[-1] if earlier_shares else experiment.variants
 
 
 def find_analysis_time(experiment: ExperimentSettings, newest_event_ms: int, read_until_ms: int) -> int:
@@ -127,6 +134,11 @@ class AnalysisPlan:
         primary_index = self.metric_names.index(experiment.primary)
         self.unit_count_index = self.layout.cohort_units_index(primary_index, decision.population)
         """Index in a cohort's record of the number of students with a mean of the primary metric."""
+
+    def common_phases(self, treatment: str) -> list[AllocationPhase]:
+        """Return the phases in which both the control and the treatment have a share."""
+        variants = self.experiment.control, treatment
+        return [phase for phase in self.phases if all(phase.intended_shares.get(name) for name in variants)]
 
     def metric_mde(self, metric: str) -> float:
         """Return the MDE of a metric: the MDE of the primary metric, scaled by the ratio of the largest means."""

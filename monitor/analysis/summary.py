@@ -17,9 +17,10 @@ from monitor.analysis.analyzer import Analysis
 from monitor.analysis.drift import DayDrift
 from monitor.analysis.item_sums import ItemCoverage
 from monitor.analysis.triage import TriageEntry
+from monitor.analysis.undeclared import UndeclaredExperiment
 from monitor.clock import DAY_MS
 from monitor.metrics import TrafficCounts
-from monitor.stats import DataQuality
+from monitor.stats import DataQuality, ExperimentHistory
 
 _KEYS_BY_TREATMENT: Final = ("comparisons", "guardrails", "verdict", "segments", "novelty")
 """JSON keys of an analysis whose values are objects by treatment."""
@@ -153,6 +154,15 @@ class ExperimentSummary:
     """Categories with bad answers, most urgent first; None if items are not counted, or if not requested."""
     newest_event_ms: int = 0
     """Time of the newest event of any experiment; 0 before the first event."""
+    history: ExperimentHistory = field(default_factory=ExperimentHistory)
+
+    @property
+    def last_event_at_ms(self) -> int | None:
+        """Time of the experiment's newest event; None without events."""
+        return max(
+            (variant.last_event_at_ms for variant in self.variants.values() if variant.last_event_at_ms is not None),
+            default=None,
+        )
 
     @property
     def is_closed_by_clock(self) -> bool:
@@ -172,6 +182,7 @@ class ExperimentSummary:
             "control": self.control,
             "primary": self.primary,
             "crossovers": self.crossovers,
+            **_history_json(self.history),
             "variants": {name: _variant_json(variant, recent_responses) for name, variant in self.variants.items()},
             **({} if self.data_quality is None else {"data_quality": _data_quality_json(self.data_quality)}),
             **(
@@ -193,15 +204,6 @@ class ExperimentSummary:
         }
 
 
-class SkippedExperiment(msgspec.Struct, frozen=True):
-    """An undeclared experiment whose responses are skipped; the names of the fields are JSON keys."""
-
-    name: str
-    responses: int
-    similar_name: str | None
-    """A declared experiment with a similar name, which may be meant; None without one."""
-
-
 @dataclass(frozen=True, slots=True)
 class StoreSummary:
     """Summaries of all experiments."""
@@ -216,8 +218,20 @@ class StoreSummary:
     """
     totals_as_of_ms: int | None = None
     """Time of the newest event: the time of all-time counts, crossovers and live comparisons; None: `as_of_ms`."""
-    skipped_experiments: tuple[SkippedExperiment, ...] = ()
-    """Undeclared experiments, most skipped responses first."""
+    undeclared: tuple[UndeclaredExperiment, ...] = ()
+    """Undeclared experiments that are recorded by name, most responses first."""
+    unnamed_undeclared_responses: int = 0
+    """Responses of undeclared experiments that are not recorded by name."""
+
+    @property
+    def running_experiments(self) -> list[ExperimentSummary]:
+        """The experiments that are not archived."""
+        return [experiment for experiment in self.experiments.values() if not experiment.history.is_archived]
+
+    @property
+    def archived_experiments(self) -> list[ExperimentSummary]:
+        """The archived experiments: their events do not count any more."""
+        return [experiment for experiment in self.experiments.values() if experiment.history.is_archived]
 
     def to_json(self) -> dict[str, Any]:
         """Return the object of `status --json`."""
@@ -225,7 +239,8 @@ class StoreSummary:
             "as_of": format_timestamp(self.as_of_ms),
             "totals_as_of": self._totals_as_of(),
             "unmatched_feedback": dict(self.unmatched_feedback),
-            "skipped_experiments": [msgspec.to_builtins(experiment) for experiment in self.skipped_experiments],
+            "undeclared": list(map(undeclared_json, self.undeclared)),
+            "unnamed_undeclared_responses": self.unnamed_undeclared_responses,
             "experiments": {name: experiment.to_json() for name, experiment in self.experiments.items()},
         }
 
@@ -244,11 +259,47 @@ class StoreSummary:
             "primary": summary.primary,
             "totals_as_of": self._totals_as_of(),
             "crossovers": summary.crossovers,
+            **_history_json(summary.history),
             **{
                 key: {treatment: value[treatment]} if treatment is not None and key in _KEYS_BY_TREATMENT else value
                 for key, value in summary.analysis_json().items()
             },
         }
+
+
+def undeclared_json(experiment: UndeclaredExperiment) -> dict[str, Any]:
+    """Return an undeclared experiment as in the JSON of `status`."""
+    return {
+        "name": experiment.name,
+        "responses": experiment.responses,
+        "first_at": format_timestamp(experiment.first_ms),
+        "last_at": format_timestamp(experiment.last_ms),
+        "variants": {
+            name: {"responses": responses, "share": experiment.share(responses)}
+            for name, responses in experiment.variants.items()
+        },
+        "other_variant_responses": experiment.other_variant_responses,
+        "similar_name": experiment.similar_name,
+    }
+
+
+def _history_json(history: ExperimentHistory) -> dict[str, Any]:
+    """Return the time of archiving and the other facts on the declaration as JSON."""
+    return {
+        "archived_at": _format_optional_timestamp(history.archived_at_ms),
+        "declaration": {
+            "declared_at": _format_optional_timestamp(history.declared_at_ms),
+            "definition_version": history.definition_version,
+            "definition_since": _format_optional_timestamp(history.definition_since_ms),
+            "is_previous_definition": history.is_previous_definition,
+            "complete_since": _format_optional_timestamp(history.complete_since_ms),
+            "backfill": msgspec.to_builtins(history.backfill),
+            "changes": [
+                {"at": format_timestamp(change.at_ms), "kind": change.kind, "text": change.text}
+                for change in history.changes
+            ],
+        },
+    }
 
 
 def _data_quality_json(quality: DataQuality) -> dict[str, Any]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from monitor.analysis import StoreSummary
+from monitor.analysis import StoreSummary, find_meant_name
 from monitor.cli.sample_tables import print_sample_report
 from monitor.clock import wall_clock
-from monitor.config import Settings, experiment_warnings, parse_integer, similar_name
+from monitor.config import DiscoverSettings, Settings, experiment_warnings, parse_integer
 from monitor.decoding import RecordDecoder, build_sample_report
+from monitor.engine import IdHasher
 from monitor.errors import AbMonitorError, DependencyUnavailable, InputRejected, count_noun, setting_text
 from monitor.export import format_percent, read_health
 from monitor.sources import (
@@ -24,9 +26,9 @@ from monitor.sources import (
     open_recent_records,
 )
 from monitor.state import (
-    OTHER_EXPERIMENTS_FIELD,
     StoreReader,
     open_store_reader,
+    read_hash_key,
     read_server_warnings,
     read_skipped_events,
     read_stored_experiments,
@@ -164,26 +166,34 @@ def _check_store(settings: Settings) -> int:
 
 def _find_undeclared_experiments(reader: StoreReader, settings: Settings) -> list[str]:
     """Return a sentence for each experiment that the file lacks and that is in the store or has skipped responses."""
-    declared_names = [experiment.name for experiment in settings.experiments]
+    declared_names = [experiment.name for experiment in (*settings.experiments, *reader.experiments)]
     totals = read_skipped_events(reader.store)
     counts = totals.responses_by_name()
+    stored_names = read_stored_experiments(reader.store).keys() - {*declared_names}
     sentences = [
         f"experiments: the store has the experiment {setting_text(name)}, which the file lacks; "
         f"{count_noun(counts.pop(name, 0), 'response was', 'responses were')} skipped. If the experiment was not "
         "removed on purpose, add it to the file"
-        for name in sorted(read_stored_experiments(reader.store).keys() - {*declared_names})
+        for name in sorted(stored_names)
     ]
     for name in declared_names:
         counts.pop(name, None)
     listed_counts = counts.most_common(_MAX_LISTED_EXPERIMENTS)
     for name, count in listed_counts:
-        similar = similar_name(name, declared_names)
-        hint = "compare the name with experiments.name" if similar is None else f"did you mean {setting_text(similar)}?"
+        similar = find_meant_name(name, declared_names)
+        hint = (
+            f"see `ab-monitor experiments adopt {shlex.quote(name)}`"
+            if similar is None
+            else f"did you mean {setting_text(similar)}?"
+        )
         sentences.append(
             f"experiments: the file lacks the experiment {setting_text(name)}, so "
             f"{count_noun(count, 'response was', 'responses were')} skipped; {hint}"
         )
-    unlisted_count = totals.events[OTHER_EXPERIMENTS_FIELD] + counts.total() - sum(count for _, count in listed_counts)
+    unlisted_count = counts.total() - sum(count for _, count in listed_counts)
+    if totals.events:
+        id_hasher = IdHasher(read_hash_key(reader.store, settings))
+        unlisted_count += totals.unnamed_responses([*declared_names, *stored_names], DiscoverSettings(), id_hasher)
     if unlisted_count:
         sentences.append(
             "experiments: the file lacks further experiments, so "

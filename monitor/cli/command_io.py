@@ -16,11 +16,20 @@ ACCEPT_REJECTED_VARIABLE: Final = "ABMONITOR_ACCEPT_REJECTED"
 
 
 def load_command_settings(arguments: argparse.Namespace) -> Settings:
-    """Return the settings of `--config` and the environment; only the experiment of the arguments, if present."""
-    environ = {name: text for name, text in os.environ.items() if name != ACCEPT_REJECTED_VARIABLE}
-    settings = load_settings(arguments.config, environ)
+    """Return the settings of `--config` and the environment; only the experiment of the arguments, if present.
+
+    Commands that read the store select among the experiments that the store has: see `open_store_reader`.
+    """
+    settings = load_settings(arguments.config, settings_variables())
     experiment = getattr(arguments, "experiment", None)
+    if getattr(arguments, "reads_store", False):
+        return settings
     return settings if experiment is None else settings.select_experiment(experiment, arguments.experiment_argument)
+
+
+def settings_variables() -> dict[str, str]:
+    """Return the variables of the environment without those that are no settings."""
+    return {name: text for name, text in os.environ.items() if name != ACCEPT_REJECTED_VARIABLE}
 
 
 def write_result(option: str, path: str, text: str) -> None:

@@ -37,6 +37,7 @@ _Configuration: TypeAlias = Literal["own", "path", "settings"]
 _COMMANDS: Final[Mapping[str, tuple[_Configuration, str]]] = {
     "demo": ("own", "run the service on an embedded store, with simulated traffic"),
     "run": ("path", "run the service: apply events from Kafka, serve results over HTTP"),
+    "experiments": ("settings", "list, declare, archive and delete experiments while the service runs"),
     "replay": ("settings", "apply events from files of JSON lines to the store"),
     "status": ("settings", "print the current results"),
     "verdict": ("settings", "print the decision on an experiment (ship, stop or keep running) and its reasons"),
@@ -98,7 +99,7 @@ def _build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
         type=Path,
         required=True,
         metavar="FILE",
-        help="configuration file in TOML; docs/configuration.md lists the keys",
+        help="configuration file in TOML, or directory of such files; docs/configuration.md lists the keys",
     )
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, (configuration, summary) in _COMMANDS.items():

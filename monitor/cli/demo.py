@@ -79,7 +79,13 @@ def run(arguments: argparse.Namespace) -> int:
         stack.enter_context(stop_on_signals(stop))
         # The simulated time passes the present if the page stays.
         server = stack.enter_context(
-            serve_http(settings, store.reader, telemetry, worker.readiness, lambda: min(source.now_ms(), wall_clock()))
+            serve_http(
+                settings,
+                lambda: store.reader,
+                telemetry,
+                worker.readiness,
+                lambda: min(source.now_ms(), wall_clock()),
+            )
         )
         _show_progress(console, worker, store, source, server)
         _print_results(console, scenario, store)

@@ -110,11 +110,10 @@ def _print_stored_items(arguments: argparse.Namespace, settings: Settings) -> in
     if count < 1 or arguments.by == "query":
         raise UsageError(f"items: got {count} by {arguments.by or 'item'}, expected 1 or more, by item or category")
     (experiment_name,) = arguments.events
-    settings = settings.select_experiment(experiment_name, "items E")
-    with open_store_reader(settings, wall_clock) as reader:
+    with open_store_reader(settings, wall_clock, experiment=experiment_name, argument="items E") as reader:
         stored_items = reader.item_reader(experiment_name)
         if arguments.worst is not None:
-            statistics = stored_items.read_items(rating_scale(settings.experiments[0], arguments.lowest_grade))
+            statistics = stored_items.read_items(rating_scale(reader.experiments[0], arguments.lowest_grade))
             json_object = worst_items_json(experiment_name, statistics, count)
             table = render_worst_items(experiment_name, statistics, count)
         else:

@@ -15,11 +15,13 @@ import gc
 import logging
 import sys
 from contextlib import closing
+from dataclasses import replace
 
 from monitor.app import GC_THRESHOLD
 from monitor.cli.rebuild_backfill import backfill_generation, open_next_generation
 from monitor.cli.rebuild_comparison import compare_generations
-from monitor.config import Settings
+from monitor.clock import wall_clock
+from monitor.config import Settings, rebuilt_set
 from monitor.errors import DependencyUnavailable, IncompatibleStore, UsageError, count_noun
 from monitor.sources import ClusterAdmin, kafka_connection_problem
 from monitor.state import (
@@ -28,6 +30,7 @@ from monitor.state import (
     connect_active_generation,
     connect_next_generation,
     delete_generation,
+    read_declared_set,
     read_generation_numbers,
     read_variant_totals,
     running_store_server,
@@ -67,10 +70,14 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
             key_count = delete_generation(active_store, next_store.generation)
             print(f"{count_noun(key_count, 'key')} of the unfinished rebuild deleted")
             return 0
+        next_set = rebuilt_set(
+            read_declared_set(active_store), settings.experiments, f"rebuild with {arguments.config}", wall_clock()
+        )
+        settings = replace(settings, experiments=tuple(experiment.settings for experiment in next_set.experiments))
         if not arguments.drop_missing:
             _check_experiments(active_store, settings, arguments.config)
         _check_topics(settings)
-        writable_store = open_next_generation(next_store, active_store, settings)
+        writable_store = open_next_generation(next_store, active_store, settings, next_set)
         signal_exit_code = backfill_generation(active_store, writable_store, settings)
         if signal_exit_code:
             print(

@@ -13,7 +13,7 @@ from typing import Final
 from monitor.app import WritableStore, create_worker
 from monitor.cli.signals import stop_on_signals
 from monitor.clock import wall_clock
-from monitor.config import Settings
+from monitor.config import DeclaredSet, Settings, definition_changes
 from monitor.errors import (
     SIGNAL_EXIT_CODE_BASE,
     DataLoss,
@@ -27,11 +27,9 @@ from monitor.sources import DeadLetterQueue, KafkaSource, RejectedRecord
 from monitor.state import (
     Position,
     ShardedStore,
-    StoreMetadata,
     StoreReader,
     delete_generation,
-    initialize_store,
-    read_stored_experiments,
+    join_store,
 )
 
 log = logging.getLogger(__name__)
@@ -90,28 +88,39 @@ class _UnreadRecordsDeadLetterQueue:
         self._source.dead_letter_count += len(unread_records)
 
 
-def open_next_generation(next_store: ShardedStore, active_store: ShardedStore, settings: Settings) -> WritableStore:
+def open_next_generation(
+    next_store: ShardedStore, active_store: ShardedStore, settings: Settings, next_set: DeclaredSet
+) -> WritableStore:
     """Return the next generation, empty or as filled by an interrupted rebuild.
 
-    The rest of an interrupted rebuild is deleted if that rebuild had other definitions.
+    `settings` has the experiments of `next_set`. The rest of an interrupted rebuild is deleted if that rebuild had
+    other definitions.
     """
+
+    def declare(current: DeclaredSet) -> DeclaredSet:
+        if current.version == 0:
+            return next_set
+        _check_unfinished_rebuild(current, next_set)
+        return current
+
     try:
-        metadata = _register_experiments(next_store, settings)
+        metadata = join_store(next_store, settings, declare)
     except UnusableStore as error:
         log.info("unfinished rebuild deleted reason=%s", error)
         delete_generation(active_store, next_store.generation)
-        metadata = initialize_store(next_store, settings)
+        metadata = join_store(next_store, settings, declare)
     return WritableStore(next_store, StoreReader(next_store, settings, metadata.numbers, wall_clock), metadata)
 
 
-def _register_experiments(next_store: ShardedStore, settings: Settings) -> StoreMetadata:
-    """Register the experiments in the generation; raises `UnusableStore` if the generation has other definitions."""
-    stored_names = set(read_stored_experiments(next_store))
-    configured_names = {experiment.name for experiment in settings.experiments}
-    if stored_names and stored_names != configured_names:
-        different_names = ", ".join(sorted(stored_names ^ configured_names))
-        raise IncompatibleStore(f"the unfinished rebuild has other experiments: {different_names}")
-    return initialize_store(next_store, settings)
+def _check_unfinished_rebuild(unfinished: DeclaredSet, next_set: DeclaredSet) -> None:
+    """Raise `IncompatibleStore` if an interrupted rebuild has other experiments or definitions than the next set."""
+    stored = {experiment.name: experiment for experiment in unfinished.experiments}
+    wanted = {experiment.name: experiment for experiment in next_set.experiments}
+    differences = sorted(stored.keys() ^ wanted.keys())
+    for name in stored.keys() & wanted.keys():
+        differences += definition_changes(stored[name].settings, wanted[name].settings)
+    if differences:
+        raise IncompatibleStore(f"the unfinished rebuild has other experiments: {'; '.join(differences)}")
 
 
 def backfill_generation(active_store: ShardedStore, writable_store: WritableStore, settings: Settings) -> int:

@@ -14,14 +14,15 @@ from monitor.web import render_experiment_report
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
-    parser.set_defaults(experiment_argument="report E")
+    parser.set_defaults(reads_store=True, experiment_argument="report E")
     parser.add_argument("experiment", metavar="E", help="the experiment's name")
     parser.add_argument("--html", required=True, metavar="FILE", help="file for the page; - for stdout")
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Write the experiment's report; return the exit code."""
-    with open_store_reader(settings, wall_clock) as reader:
-        report_data = read_report_data(reader, settings.experiments[0], settings.display.min_display_students)
+    selection = {"experiment": arguments.experiment, "argument": arguments.experiment_argument}
+    with open_store_reader(settings, wall_clock, **selection) as reader:
+        report_data = read_report_data(reader, reader.experiments[0], settings.display.min_display_students)
     write_result("--html", arguments.html, render_experiment_report(report_data, wall_clock()))
     return 0

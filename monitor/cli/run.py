@@ -6,23 +6,27 @@ import argparse
 import logging
 import os
 import shlex
+import signal
+import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from monitor.app import create_worker, open_writable_store, serve_http
-from monitor.cli.command_io import ACCEPT_REJECTED_VARIABLE, load_command_settings
-from monitor.cli.signals import stop_on_signals
+from monitor.app import Service, open_store_connections, serve_http
+from monitor.cli.command_io import ACCEPT_REJECTED_VARIABLE, load_command_settings, settings_variables
+from monitor.cli.signals import call_on_signal, stop_on_signals
 from monitor.clock import wall_clock
-from monitor.config import experiment_warnings
-from monitor.errors import AbMonitorError, ConfigError, InputRejected
-from monitor.pipeline import Telemetry
+from monitor.config import ConfigWatcher, Settings, experiment_warnings, experiments_digest
+from monitor.errors import AbMonitorError, ConfigError, InputRejected, StoreUnavailable
+from monitor.pipeline import ExperimentRegistry, Telemetry
 from monitor.sources import KafkaSource
-from monitor.state import Failure, ShardedStore, count_start, read_server_warnings, record_failure
+from monitor.state import Failure, ShardedStore, StoreMetadata, count_start, read_server_warnings, record_failure
 
 log = logging.getLogger(__name__)
+_STORE_RETRY_S: Final = 1.0
 _ACCEPT_VALUES: Final = {"": False, "0": False, "false": False, "1": True, "true": True}
 
 
@@ -50,33 +54,72 @@ def run(arguments: argparse.Namespace) -> int:
         # The settings are loaded here and not by the caller, so that signals are handled already.
         stack.enter_context(stop_on_signals(handle_stop_request))
         settings = load_command_settings(arguments)
+        registry: ExperimentRegistry
+
+        def apply_experiments(changed_settings: Settings) -> None:
+            registry.replace_file(changed_settings.experiments)
+            telemetry.set_config(experiments_digest(changed_settings.experiments))
+
+        watcher = ConfigWatcher(
+            arguments.config, settings_variables(), settings, apply_experiments, telemetry.record_reload
+        )
+        stack.enter_context(call_on_signal(signal.SIGHUP, watcher.request_reload))
         kafka = settings.kafka
         accepts_rejected = arguments.accept_rejected or _is_accept_variable_set()
-        store = stack.enter_context(open_writable_store(settings, wall_clock))
-        count_start(store.shards)
-        stack.enter_context(_recorded_failure(store.shards))
-        for warning in (*experiment_warnings(settings.experiments), *read_server_warnings(store.shards)):
+        connections = stack.enter_context(open_store_connections(settings))
+        registry_store = stack.enter_context(closing(connections[0].reconnect()))
+        origin = f"{arguments.config} on {socket.gethostname()}:{os.getpid()}"
+        registry = ExperimentRegistry(registry_store, settings, origin, wall_clock)
+        count_start(registry_store)
+        stack.enter_context(_recorded_failure(registry_store))
+        for warning in (*experiment_warnings(settings.experiments), *read_server_warnings(registry_store)):
             log.warning("unsafe setting reason=%s", warning)
         source = KafkaSource(kafka)
         stack.callback(source.close)
-        worker = create_worker(
+        service = Service(
             settings,
-            store,
+            connections,
             source,
             telemetry,
-            kafka.topic_labels,
             wall_clock,
-            belongs_to_service=True,
             accepts_rejected_backlog=accepts_rejected,
+            on_backfill_complete=registry.complete_backfill,
         )
-        stop_service = worker.stop
+        stack.callback(service.close)
+        stop_service = service.stop
+        worker = service.adopt(registry.metadata)
         server = stack.enter_context(
-            serve_http(settings, store.reader, telemetry, worker.readiness, wall_clock, worker.data_problems)
+            serve_http(
+                settings,
+                lambda: service.reader,
+                telemetry,
+                service.readiness,
+                wall_clock,
+                service.data_problems,
+                watcher.request_reload_result,
+            )
         )
+        telemetry.set_config(experiments_digest(settings.experiments))
+        watcher.start()
+        stack.callback(watcher.stop)
+        stack.enter_context(registry.synchronizing())
         log.info("serving url=%s", server.url)
         with _explained_rejection(arguments.config):
             worker.run()
+            while worker.have_experiments_changed:
+                worker = service.adopt(_read_experiments(registry))
+                worker.run()
     return 0
+
+
+def _read_experiments(registry: ExperimentRegistry) -> StoreMetadata:
+    """Return the declared experiments, after waiting for the store."""
+    while True:
+        try:
+            return registry.synchronize()
+        except StoreUnavailable as error:
+            log.warning("waiting for the store reason=%s", error)
+            time.sleep(_STORE_RETRY_S)
 
 
 def _is_accept_variable_set() -> bool:

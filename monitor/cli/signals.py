@@ -1,4 +1,4 @@
-"""Signals that ask a command to stop."""
+"""Signals that ask a command to stop, or to do something else."""
 
 from __future__ import annotations
 
@@ -28,3 +28,13 @@ def stop_on_signals(
     finally:
         for number, handler in previous_handlers.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def call_on_signal(number: signal.Signals, callback: Callable[[], object]) -> Iterator[None]:
+    """Call a function on each signal of a number while the block runs."""
+    previous_handler = signal.signal(number, lambda _number, _frame: callback())
+    try:
+        yield
+    finally:
+        signal.signal(number, previous_handler)

@@ -13,6 +13,7 @@ from monitor.state import open_store_reader
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
+    parser.set_defaults(reads_store=True)
     parser.add_argument("--experiment", metavar="E", help="print only this experiment")
     parser.add_argument(
         "--as-of", metavar="T", help="weight means as of this ISO 8601 time instead of the newest event"
@@ -27,7 +28,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Print the summary of the store; return the exit code."""
     as_of_ms = None if arguments.as_of is None else parse_instant_ms("--as-of", arguments.as_of)
     now_ms = wall_clock()
-    with open_store_reader(settings, wall_clock) as reader:
+    selection = {"experiment": arguments.experiment, "argument": arguments.experiment_argument}
+    with open_store_reader(settings, wall_clock, **selection) as reader:
         summary = reader.read_summary(as_of_ms)
         health = read_health(reader, settings, summary, now_ms)
     if arguments.health and arguments.json:

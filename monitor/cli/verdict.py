@@ -18,7 +18,7 @@ _NO_VERDICT_EXIT_CODE: Final = 10
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's flags."""
-    parser.set_defaults(experiment_argument="verdict E")
+    parser.set_defaults(reads_store=True, experiment_argument="verdict E")
     parser.add_argument("experiment", metavar="E", help="the experiment's name")
     parser.add_argument("--variant", metavar="V", help="print only this treatment")
     parser.add_argument(
@@ -38,7 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Print the verdicts; return 0, or with `--exit-code` the highest exit code of the printed verdicts."""
     as_of_ms = None if arguments.as_of is None else parse_instant_ms("--as-of", arguments.as_of)
-    with open_store_reader(settings, wall_clock) as reader:
+    selection = {"experiment": arguments.experiment, "argument": arguments.experiment_argument}
+    with open_store_reader(settings, wall_clock, **selection) as reader:
         summary = reader.read_summary(as_of_ms)
         experiment = summary.experiments[arguments.experiment]
         complete_history = reader.read_verdict_history(experiment)

@@ -1,20 +1,48 @@
 """The settings, from a TOML file and environment variables (docs/configuration.md).
 
-- `settings`: the frozen records. `loading`: `load_settings`, which reads the file and the environment;
-  `line_numbers`: the lines of its keys
-- `experiments`, `criteria`: parsers of an experiment's table. `definitions`: the settings that stored sums depend on
+- `settings`: the frozen records. `loading`: `load_settings`, which reads the files and the environment;
+  `config_files`: the files as one document; `line_numbers`: the lines of its keys
+- `config_watcher`: reloads changed files in a running service
+- `experiment_tables`, `criteria`: parsers of an experiment's table. `definitions`: the settings that sums depend on
 - `sources`, `paths`: parsers of `[[kafka.sources]]` and of its paths
-- `digest`: a digest of all settings
+- `running_changes`: what a changed configuration changes in a running experiment
+- `digest`: a digest of all settings. `declared_set`: the versioned set of declared experiments
 - `values`: parsers of single values. `validation`: checks of settings that depend on each other
 """
 
 from __future__ import annotations
 
+from monitor.config.config_watcher import ConfigWatcher, ReloadResult
+from monitor.config.declared_set import (
+    DeclaredExperiment,
+    DeclaredSet,
+    Definition,
+    ExperimentChange,
+    add_file_experiments,
+    archive_experiment,
+    compare_file,
+    complete_backfill,
+    declare_experiments,
+    declared_experiment_json,
+    decode_declared_set,
+    definition_changes,
+    definitions_json,
+    encode_declared_set,
+    rebuilt_set,
+    remove_experiment,
+    replace_file_experiments,
+)
 from monitor.config.definitions import aggregate_definitions, definition_differences
-from monitor.config.digest import config_digest, mapping_digest
-from monitor.config.experiments import MAX_GAIN, MAX_NAME_LENGTH, experiment_warnings, parse_metric_specs
-from monitor.config.loading import load_settings, parse_settings
+from monitor.config.digest import config_digest, experiments_digest, mapping_digest
+from monitor.config.experiment_tables import MAX_GAIN, MAX_NAME_LENGTH, experiment_warnings, is_name, parse_metric_specs
+from monitor.config.loading import load_settings, parse_declarations, parse_settings
 from monitor.config.paths import Lookup, Path, Step, member_text
+from monitor.config.running_changes import (
+    ChangeKind,
+    carry_allocations,
+    describe_allocation_changes,
+    describe_criteria_changes,
+)
 from monitor.config.settings import (
     ACTIVITY_METRICS,
     FEEDBACK_METRIC_PREFIX,
@@ -28,6 +56,7 @@ from monitor.config.settings import (
     AllocationSettings,
     DecaySpec,
     DecisionSettings,
+    DiscoverSettings,
     DisplaySettings,
     DriftSettings,
     EnvelopeMode,
@@ -71,12 +100,19 @@ __all__ = [
     "RESPONSES_METRIC",
     "RETURN_DAYS_METRIC",
     "AllocationSettings",
+    "ChangeKind",
+    "ConfigWatcher",
     "DecaySpec",
     "DecisionSettings",
+    "DeclaredExperiment",
+    "DeclaredSet",
+    "Definition",
+    "DiscoverSettings",
     "DisplaySettings",
     "DriftSettings",
     "EnvelopeMode",
     "EventType",
+    "ExperimentChange",
     "ExperimentSettings",
     "FieldMapping",
     "FieldValue",
@@ -95,28 +131,48 @@ __all__ = [
     "NdcgIdeal",
     "Path",
     "Population",
+    "ReloadResult",
     "SchemaRegistrySettings",
     "Settings",
     "SourceSettings",
     "Step",
     "StoreSettings",
     "WireFormat",
+    "add_file_experiments",
     "aggregate_definitions",
+    "archive_experiment",
+    "carry_allocations",
+    "compare_file",
+    "complete_backfill",
     "config_digest",
+    "declare_experiments",
+    "declared_experiment_json",
+    "decode_declared_set",
+    "definition_changes",
     "definition_differences",
+    "definitions_json",
+    "describe_allocation_changes",
+    "describe_criteria_changes",
+    "encode_declared_set",
     "event_fields",
     "experiment_warnings",
+    "experiments_digest",
+    "is_name",
     "is_proportion",
     "load_settings",
     "mapping_digest",
     "member_text",
     "native_fields",
     "parse_choice",
+    "parse_declarations",
     "parse_instant_ms",
     "parse_integer",
     "parse_metric_specs",
     "parse_settings",
     "read_lines",
+    "rebuilt_set",
+    "remove_experiment",
+    "replace_file_experiments",
     "similar_name",
     "value_text",
 ]

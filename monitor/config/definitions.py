@@ -105,11 +105,12 @@ def _describe_difference(setting: str, definition: str, stored: Any, configured:
         changes = [f"the file lacks {', '.join(removed)}"] if removed else []
         changes += [f"the file adds {', '.join(added)}"] if added else []
         return [f"{setting}: {' and '.join(changes)}"]
-    describe = _DESCRIPTIONS.get(definition, _describe_value)
+    describe = _DESCRIPTIONS.get(definition, describe_value)
     return [f"{setting}: {describe(stored)} in the store, {describe(configured)} in the file"]
 
 
-def _describe_value(value: Any) -> str:
+def describe_value(value: Any) -> str:
+    """Return a setting's value for readers; an absent or empty value is "not set"."""
     if value is None or value in ([], {}):
         return "not set"
     if isinstance(value, list):
@@ -117,7 +118,8 @@ def _describe_value(value: Any) -> str:
     return value if isinstance(value, str) else setting_text(value)
 
 
-def _describe_duration(duration_ms: int | None) -> str:
+def describe_duration(duration_ms: int | None) -> str:
+    """Return a duration as in the configuration file, in the largest unit that gives a whole number."""
     if duration_ms is None:
         return "not set"
     unit = next((unit for unit, length_ms in _UNITS.items() if duration_ms % length_ms == 0), None)
@@ -137,7 +139,7 @@ def _describe_item_value(key: str, value: Any) -> str:
         return f"{value}d"
     if key == "catalogue":
         return "all items" if value is None else f"the list of ids with checksum {value}"
-    return _describe_value(value)
+    return describe_value(value)
 
 
 _SETTING_NAMES: Final = {
@@ -152,9 +154,9 @@ _SETTING_NAMES: Final = {
 }
 """Definition → key of the configuration file, where they differ."""
 _DESCRIPTIONS: Final[Mapping[str, Callable[[Any], str]]] = {
-    "pre_period_ms": _describe_duration,
-    "feedback_window_ms": _describe_duration,
-    "feedback_clock_tolerance_ms": _describe_duration,
+    "pre_period_ms": describe_duration,
+    "feedback_window_ms": describe_duration,
+    "feedback_clock_tolerance_ms": describe_duration,
     "starts_at_ms": _describe_instant,
     "ends_at_ms": _describe_instant,
     "items": _describe_items,

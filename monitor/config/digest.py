@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import fields, is_dataclass, replace
 from hashlib import blake2b
 from typing import Any, Final
 
-from monitor.config.settings import KafkaSettings, Settings
+from monitor.config.settings import ExperimentSettings, KafkaSettings, Settings
 
 _DIGEST_BYTES: Final = 6
 
@@ -21,6 +21,12 @@ def config_digest(settings: Settings) -> str:
     """
     common = replace(settings, kafka=replace(settings.kafka, group_instance_id=None))
     text = json.dumps(_plain(common), sort_keys=True)
+    return blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def experiments_digest(experiments: Sequence[ExperimentSettings]) -> str:
+    """Return hexadecimal digits that differ if the settings of experiments differ; their order does not count."""
+    text = json.dumps([_plain(experiment) for experiment in sorted(experiments, key=lambda e: e.name)], sort_keys=True)
     return blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 

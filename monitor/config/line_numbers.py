@@ -5,8 +5,9 @@ from __future__ import annotations
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+Line = TypeVar("Line")
 _EXPERIMENTS: Final = "experiments"
 
 
@@ -43,7 +44,7 @@ def read_line_numbers(text: str) -> dict[str, int]:
     return lines
 
 
-def find_line(lines: Mapping[str, int], key: str) -> int | None:
+def find_line(lines: Mapping[str, Line], key: str) -> Line | None:
     """Return the line of a key, or else of the innermost table or value that contains the key; None without any."""
     containers = [
         known_key for known_key in lines if key == known_key or key.startswith((f"{known_key}.", f"{known_key}["))

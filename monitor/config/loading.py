@@ -1,4 +1,4 @@
-"""Loads `Settings` from a TOML file and environment variables.
+"""Loads `Settings` from TOML files and environment variables.
 
 Every error has the key, the value and the expected values. One run reports all wrong settings.
 """
@@ -9,16 +9,25 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from monitor.config.experiments import is_name, parse_experiment
+from monitor.config.config_files import (
+    ConfigFile,
+    RepeatedDocumentKey,
+    find_places,
+    merge_documents,
+    read_config_files,
+    referenced_files,
+)
+from monitor.config.experiment_tables import MAX_NAME_LENGTH, is_name, parse_experiment
 from monitor.config.line_numbers import find_line, read_line_numbers
 from monitor.config.settings import (
+    DiscoverSettings,
     DisplaySettings,
     ExperimentSettings,
     HttpSettings,
@@ -54,7 +63,15 @@ from monitor.config.values import (
     parse_text,
     similar_name,
 )
-from monitor.errors import ConfigError, ConfigErrors, RepeatedName, UnknownKey, UsageError
+from monitor.errors import (
+    SINGLE_FILE,
+    ConfigError,
+    ConfigErrors,
+    RepeatedKey,
+    RepeatedName,
+    UnknownKey,
+    UsageError,
+)
 
 _SECRETS: Final = {
     "kafka": {"ssl_key_password", "sasl_password"},
@@ -67,6 +84,7 @@ _SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _MAX_SHARDS: Final = 256
 _MAX_POLL_RECORDS: Final = 200_000
 _MAX_EXPERIMENTS: Final = 1000
+_MAX_PATTERNS: Final = 100
 _MIN_TOKEN_LENGTH: Final = 16
 _EXPERIMENT_VARIABLES: Final = "EXPERIMENTS_"
 _YAML_LINE: Final = re.compile(r"(?m)\A(?:\s*#.*\n|\s*\n)*(?:---|[\w.-]+:(?:\s|$))")
@@ -77,29 +95,65 @@ Parser = Callable[[str, object], Any]
 
 
 def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
-    """Return the settings of a file, overridden by `ABMONITOR_…` variables.
+    """Return the settings of a file, or of all files of a directory, overridden by `ABMONITOR_…` variables.
 
     Raises `UsageError` for a file that cannot be read, `ConfigError` for a wrong value, and `ConfigErrors` for several.
     """
+    return parse_config_files(read_config_files(path), environ)
+
+
+def parse_config_files(files: Sequence[ConfigFile], environ: Mapping[str, str]) -> Settings:
+    """Return the settings of files that form one configuration: see `load_settings`."""
+    with _limited_nesting(files):
+        documents = list(map(_parse_toml, files))
+        document, repeated_keys = merge_documents(documents)
+        problems = ConfigProblems()
+        problems.errors += [_repeated_key_error(files, repeated_key) for repeated_key in repeated_keys]
+        with problems.collect():
+            settings = parse_settings(document, environ)
+        if problems.errors:
+            raise _with_lines(problems.errors, files, documents)
+    return settings
+
+
+def find_referenced_files(files: Sequence[ConfigFile]) -> tuple[Path, ...]:
+    """Return the files that the experiments of configuration files refer to. Raises `UsageError` for invalid TOML."""
+    with _limited_nesting(files):
+        return tuple(path for file in files for path in referenced_files(_parse_toml(file)))
+
+
+@contextmanager
+def _limited_nesting(files: Sequence[ConfigFile]) -> Iterator[None]:
+    """Raise `UsageError` if values are nested so deeply that the block cannot parse them."""
     try:
-        text = _read_text(path)
-        try:
-            return parse_settings(_parse_toml(path, text), environ)
-        except (ConfigError, ConfigErrors) as error:
-            raise _with_lines(error, text) from error
+        yield
     except RecursionError as error:
-        raise UsageError(f"{path}: values of the configuration file are nested too deeply") from error
+        paths = ", ".join(str(file.path) for file in files)
+        raise UsageError(f"{paths}: values of the configuration file are nested too deeply") from error
 
 
-def _with_lines(error: ConfigError | ConfigErrors, text: str) -> ConfigError | ConfigErrors:
-    """Return the error, or the errors by line, with their lines in the configuration file."""
-    errors = list(error.errors) if isinstance(error, ConfigErrors) else [error]
-    line_numbers = read_line_numbers(text)
-    for config_error in errors:
-        config_error.line = find_line(line_numbers, config_error.key)
-        if isinstance(config_error, RepeatedName):
-            config_error.first_line = find_line(line_numbers, config_error.first_key)
-    errors.sort(key=lambda config_error: config_error.line or sys.maxsize)
+def _repeated_key_error(files: Sequence[ConfigFile], repeated_key: RepeatedDocumentKey) -> RepeatedKey:
+    places = []
+    for file in (files[index] for index in repeated_key.document_indexes):
+        line = find_line(read_line_numbers(file.text()), repeated_key.key)
+        places.append(file.path.name if line is None else f"line {line} of {file.path.name}")
+    return RepeatedKey(repeated_key.key, places)
+
+
+def _with_lines(
+    errors: Sequence[ConfigError], files: Sequence[ConfigFile], documents: Sequence[Mapping[str, Any]]
+) -> ConfigError | ConfigErrors:
+    """Return the error, or the errors by file and line, with their lines and, of several files, the files' names."""
+    places = find_places([file.text() for file in files], documents)
+    names = [file.path.name if len(files) > 1 else SINGLE_FILE for file in files]
+    for error in errors:
+        place = find_line(places, error.key)
+        if place is not None and not isinstance(error, RepeatedKey):
+            error.file_name, error.line = names[place[0]], place[1]
+        first_place = find_line(places, error.first_key) if isinstance(error, RepeatedName) else None
+        if isinstance(error, RepeatedName) and first_place is not None:
+            error.first_file_name, error.first_line = names[first_place[0]], first_place[1]
+    errors = sorted(errors, key=lambda error: find_line(places, error.key) or (sys.maxsize, 0))
     return errors[0] if len(errors) == 1 else ConfigErrors(errors)
 
 
@@ -123,20 +177,26 @@ def parse_settings(document: Mapping[str, Any], environ: Mapping[str, str]) -> S
     return Settings(experiments=experiments, **sections)
 
 
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise UsageError(f"{path}: the configuration file cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: byte {error.start} is not UTF-8; save the configuration file as UTF-8") from error
+def parse_declarations(name: str, text: str) -> tuple[ExperimentSettings, ...]:
+    """Return the experiments of a TOML text that has nothing but `[[experiments]]` tables; errors have its name.
+
+    Raises `UsageError` for another text, `ConfigError` for a wrong value, and `ConfigErrors` for several.
+    """
+    file = ConfigFile(Path(name), text.encode())
+    document = _parse_toml(file)
+    further_keys = document.keys() - {"experiments"}
+    if further_keys or not document.get("experiments"):
+        found = ", ".join(sorted(further_keys)) or "nothing"
+        raise UsageError(f"{name}: got {found}, expected [[experiments]] tables and nothing else")
+    return parse_config_files((file,), {}).experiments
 
 
-def _parse_toml(path: Path, text: str) -> dict[str, Any]:
+def _parse_toml(file: ConfigFile) -> dict[str, Any]:
+    text = file.text()
     try:
         return tomllib.loads(text)
     except ValueError as error:
-        raise UsageError(f"{path}: this is not TOML: {error}.{_toml_hint(text)}") from error
+        raise UsageError(f"{file.path}: this is not TOML: {error}.{_toml_hint(text)}") from error
 
 
 def _toml_hint(text: str) -> str:
@@ -264,15 +324,16 @@ def _parse_experiments(document: Mapping[str, Any], variables: dict[str, str]) -
 
     Variables of experiments that the file does not have remain.
     """
-    tables = document.get("experiments", [])
+    tables = document.get("experiments")
     experiment_variables = {
         name: variables.pop(name) for name in list(variables) if name.startswith(_EXPERIMENT_VARIABLES)
     }
     if isinstance(tables, dict):
         expected = "[[experiments]] in double brackets, because a file may have several experiments"
         raise ConfigError("experiments", "[experiments]", expected)
-    if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
-        raise ConfigError("experiments", tables or None, "at least one [[experiments]] table")
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        expected = "at least one [[experiments]] table, or experiments = [] if commands declare them"
+        raise ConfigError("experiments", tables, expected)
     if len(tables) > _MAX_EXPERIMENTS:
         raise ConfigError("experiments", len(tables), f"at most {_MAX_EXPERIMENTS} experiments")
     problems = ConfigProblems()
@@ -340,6 +401,24 @@ def _parse_placeholder_ids(key: str, value: object) -> frozenset[str]:
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise ConfigError(key, value, 'a list of strings, such as ["", "0", "null"]')
     return frozenset(text.lower() for text in texts)
+
+
+def _parse_name_patterns(key: str, value: object) -> tuple[str, ...]:
+    """Return a pattern, the patterns of a list, or those of a variable with commas between the patterns."""
+    patterns = value
+    if isinstance(value, str):
+        patterns = value.split(",") if key.startswith(VARIABLE_PREFIX) and value else [value]
+    if (
+        not isinstance(patterns, list)
+        or len(patterns) > _MAX_PATTERNS
+        or not all(isinstance(pattern, str) and is_name(pattern) for pattern in patterns)
+    ):
+        expected = (
+            f'a pattern such as "ranker-*", or a list of up to {_MAX_PATTERNS} patterns, each of 1 to '
+            f"{MAX_NAME_LENGTH} printable characters without blanks around it"
+        )
+        raise ConfigError(key, value, expected)
+    return tuple(patterns)
 
 
 _parse_count: Final = partial(parse_integer, minimum=1, maximum=1_000_000_000)
@@ -422,5 +501,14 @@ _SECTIONS: Final[Mapping[str, tuple[type[Any], Mapping[str, Parser]]]] = {
         },
     ),
     "display": (DisplaySettings, {"min_display_students": _parse_count}),
+    "discover": (
+        DiscoverSettings,
+        {
+            "names": _parse_name_patterns,
+            "limit": partial(parse_integer, minimum=1, maximum=_MAX_EXPERIMENTS),
+            "auto_adopt": _parse_name_patterns,
+            "auto_adopt_limit": partial(parse_integer, minimum=1, maximum=_MAX_EXPERIMENTS),
+        },
+    ),
 }
 """Section → type of its record, and field → parser of its key. A key lacks the suffix `_ms` of its field."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Literal
 
@@ -252,6 +253,31 @@ class DisplaySettings:
 
 
 @dataclass(frozen=True, slots=True)
+class DiscoverSettings:
+    """Which undeclared experiments are recorded by name, and which are adopted automatically.
+
+    Patterns are shell patterns as in `fnmatch`, with case; a name has to match one of them.
+    """
+
+    names: tuple[str, ...] = ("*",)
+    """Patterns of the names that are recorded; responses of other undeclared experiments are only counted."""
+    limit: int = 100
+    """Largest number of experiments that are recorded by name."""
+    auto_adopt: tuple[str, ...] = ()
+    """Patterns of the names of the experiments that are adopted automatically."""
+    auto_adopt_limit: int = 10
+    """Largest number of experiments that are adopted automatically, over the life of a store."""
+
+    def records(self, experiment: str) -> bool:
+        """Return whether an undeclared experiment is recorded by name."""
+        return any(fnmatchcase(experiment, pattern) for pattern in self.names)
+
+    def adopts(self, experiment: str) -> bool:
+        """Return whether an undeclared experiment may be adopted automatically."""
+        return any(fnmatchcase(experiment, pattern) for pattern in self.auto_adopt)
+
+
+@dataclass(frozen=True, slots=True)
 class MetricSpec:
     """A metric of an experiment, such as `dcg@5`."""
 
@@ -391,6 +417,11 @@ class ExperimentSettings:
     """Length of the pre-period for CUPED, which ends at `starts_at_ms`; None for no pre-period."""
     decision: DecisionSettings = DecisionSettings()
 
+    def intended_shares(self, at_ms: int) -> Mapping[str, float]:
+        """Return variant → intended share of the students at a time; variants without a share may be absent."""
+        past_shares = [allocation.shares for allocation in self.decision.allocations if allocation.from_ms <= at_ms]
+        return past_shares[-1] if past_shares else self.variants
+
     @property
     def guardrail_only_metrics(self) -> tuple[str, ...]:
         """The guardrail metrics with separate sums, sorted: kinds of feedback, shares of slow responses, latency.
@@ -449,6 +480,7 @@ class Settings:
     http: HttpSettings = HttpSettings()
     limits: LimitSettings = LimitSettings()
     display: DisplaySettings = DisplaySettings()
+    discover: DiscoverSettings = DiscoverSettings()
     deselected_experiments: frozenset[str] = frozenset()
     """Names of the experiments of the file that the command leaves out."""
 

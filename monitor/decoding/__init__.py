@@ -3,7 +3,7 @@
 - `record_decoder`: `RecordDecoder`, which decodes the records of all topics by their sources
 - `record_trace`: what a source makes of a record, and from which paths: for `ab-monitor map` and `check --sample`
 - `sample_report`: the report of `check --sample`. `suggestions`, `source_toml`: guesses of a mapping
-- `starting_config`: the file that `ab-monitor init` writes
+- `starting_config`: the file that `ab-monitor init` writes. `declarations`: the declaration of an experiment
 - `mapping`: the fields of a document → the fields of an event, by the paths of the configuration
 - `documents`: the parser of a source's messages, and the detection of their format
 - `framing`: schema ids before the data. `envelopes`: CloudEvents, Debezium, Kafka Connect
@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+from monitor.decoding.declarations import suggest_declaration
 from monitor.decoding.documents import Document, DocumentParser
 from monitor.decoding.framing import Framing, Headers
 from monitor.decoding.mapping import MessageContext
@@ -61,6 +62,7 @@ __all__ = [
     "sample_topics",
     "source_lines",
     "source_sections",
+    "suggest_declaration",
     "suggest_fields",
     "toml_string",
 ]

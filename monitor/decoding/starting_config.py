@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from monitor.config import EventType, value_text
+from monitor.config import EventType, is_name, value_text
 from monitor.decoding.documents import DocumentParser
 from monitor.decoding.mapping import MessageContext
 from monitor.decoding.record_trace import describe_framing, describe_unparsed
@@ -31,10 +31,9 @@ _TYPE_COVERAGE: Final = 0.95
 _FEEDBACK_MARKS: Final = frozenset({"kind", "item_id", "score"})
 _VIEW_KINDS: Final = frozenset({"impression", "view", "viewed", "shown", "display", "displayed", "seen"})
 """Kinds of feedback that are no opinion about an item."""
-_CONTROL_NAMES: Final = ("control", "baseline", "default", "current", "champion", "off", "a", "0")
+_CONTROL_NAMES: Final = ("control", "baseline", "default", "current", "champion", "old", "off", "a", "0")
 _MAX_EXPERIMENTS: Final = 20
 _MAX_VARIANTS: Final = 20
-_MAX_NAME_LENGTH: Final = 100
 _MAX_LISTED_FIELDS: Final = 12
 _DEFAULT_GRADE: Final = 4.0
 _EQUAL_SHARES_ERRORS: Final = 3.0
@@ -238,10 +237,10 @@ def _topic_comments(sample: TopicSample, guesses: Sequence[GuessedSource]) -> li
         names = ", ".join(paths[:_MAX_LISTED_FIELDS]) + (", …" if len(paths) > _MAX_LISTED_FIELDS else "")
         lines.append("# TODO: not used, because neither a list of items nor the id of a response was found. Fields:")
         lines.append(f"# {names or 'none'}")
-    return [_comment_text(line) for line in lines]
+    return [comment_text(line) for line in lines]
 
 
-def _comment_text(line: str) -> str:
+def comment_text(line: str) -> str:
     """Return a line without characters that TOML does not permit in comments."""
     return "".join(letter if letter.isprintable() else "?" for letter in line)
 
@@ -250,7 +249,7 @@ def experiment_sections(report: SampleReport) -> list[str]:
     """Return the lines of `[[experiments]]`, from the experiments, variants and kinds of feedback of a sample."""
     arms: dict[str, Counter[str]] = {}
     for (experiment, variant), count in report.arms.items():
-        if _is_name(experiment) and _is_name(variant):
+        if is_name(experiment) and is_name(variant):
             arms.setdefault(experiment, Counter())[variant] += count
     names = sorted(arms, key=lambda name: -arms[name].total())[:_MAX_EXPERIMENTS]
     if not names:
@@ -269,10 +268,6 @@ def experiment_sections(report: SampleReport) -> list[str]:
     return lines[:-1] if not lines[-1] else lines
 
 
-def _is_name(text: str) -> bool:
-    return 0 < len(text) <= _MAX_NAME_LENGTH and text.isprintable() and text == text.strip()
-
-
 def _experiment_lines(name: str, counts: Counter[str]) -> Iterator[str]:
     counts = Counter(dict(counts.most_common(_MAX_VARIANTS)))
     total = counts.total()
@@ -280,17 +275,36 @@ def _experiment_lines(name: str, counts: Counter[str]) -> Iterator[str]:
     yield "[[experiments]]"
     comment = "  # TODO: the name in the messages" if name == DEFAULT_EXPERIMENT else ""
     yield f"name = {toml_string(name)}{comment}"
-    by_name = {variant.lower(): variant for variant in sorted(counts, reverse=True)}
-    control = next((by_name[text] for text in _CONTROL_NAMES if text in by_name), min(counts))
+    control = guess_control(counts)
     yield f"control = {toml_string(control)}  # TODO: confirm"
-    yield f"# observed in {total:,} responses: {_comment_text(observed)}"
+    yield f"# observed in {total:,} responses: {comment_text(observed)}"
+    if len(counts) == 1:
+        yield "# TODO: only one variant was seen; name the others"
+    yield f"variants = {shares_table(counts)}  # TODO: the intended shares of students"
+
+
+def guess_control(variants: Collection[str]) -> str:
+    """Return the variant whose name is usual for a control, or the first name in alphabetical order.
+
+    >>> guess_control(["B", "A"]), guess_control(["candidate", "baseline"]), guess_control(["y", "x"])
+    ('A', 'baseline', 'x')
+    """
+    by_name = {variant.lower(): variant for variant in sorted(variants, reverse=True)}
+    return next((by_name[text] for text in _CONTROL_NAMES if text in by_name), min(variants))
+
+
+def shares_table(counts: Counter[str]) -> str:
+    """Return the table `variants`, with the shares of the responses; a single variant gets a second one.
+
+    >>> shares_table(Counter(control=90, treatment=10)), shares_table(Counter(control=7))
+    ('{ control = 0.9, treatment = 0.1 }', '{ control = 0.5, treatment = 0.5 }')
+    """
     shares = round_shares(counts)
     if len(shares) == 1:
-        second_variant = "treatment" if control != "treatment" else "other"
-        shares = {control: 0.5, second_variant: 0.5}
-        yield "# TODO: only one variant was seen; name the others"
+        (variant,) = shares
+        shares = {variant: 0.5, "treatment" if variant != "treatment" else "other": 0.5}
     table = ", ".join(f"{toml_key(variant)} = {share}" for variant, share in shares.items())
-    yield f"variants = {{ {table} }}  # TODO: the intended shares of students"
+    return f"{{ {table} }}"
 
 
 def round_shares(counts: Counter[str]) -> dict[str, float]:
@@ -313,7 +327,7 @@ def round_shares(counts: Counter[str]) -> dict[str, float]:
 
 def _grade_lines(report: SampleReport) -> Iterator[str]:
     """Yield the grades of the kinds of feedback that were seen."""
-    kinds = [kind for kind in sorted(report.kinds) if _is_name(kind) and kind.lower() not in _VIEW_KINDS]
+    kinds = [kind for kind in sorted(report.kinds) if is_name(kind) and kind.lower() not in _VIEW_KINDS]
     if not kinds:
         yield 'grades = { rating = "score" }  # TODO: kind of feedback → grade; no feedback could be read'
         return

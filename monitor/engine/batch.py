@@ -185,8 +185,8 @@ class BatchChanges:
         """For each response event "applied", "revised", "duplicate", "late", "skipped", or in a backfill "ignored"."""
         self.feedback_outcomes: list[str] = []
         """For each feedback event one of the same outcomes."""
-        self.skipped_responses: dict[str, SkippedEventCount] = {}
-        """Name of an undeclared experiment → count of its responses."""
+        self.skipped_responses: dict[tuple[str, str], SkippedEventCount] = {}
+        """Names of an undeclared experiment and a variant → count of the responses; "" for an unknown variant."""
         self.skipped_reactions: dict[int, SkippedEventCount] = {}
         """Number of an undeclared experiment → count of the reactions to its responses."""
         self.oldest_dependencies_ms: dict[int, int] = {}
@@ -257,11 +257,12 @@ class BatchChanges:
             StudentChange(student_hash, variant_key >> 8, timestamp_ms, variant_key & 255, category, difference)
         )
 
-    def count_skipped_response(self, experiment_name: str, timestamp_ms: i64) -> None:
-        """Count a response of an undeclared experiment."""
-        skipped = self.skipped_responses.get(experiment_name)
+    def count_skipped_response(self, experiment_name: str, variant_name: str, timestamp_ms: i64) -> None:
+        """Count a response of an undeclared experiment; `variant_name` is "" if unknown."""
+        names = experiment_name, variant_name
+        skipped = self.skipped_responses.get(names)
         if skipped is None:
-            skipped = self.skipped_responses[experiment_name] = SkippedEventCount(timestamp_ms)
+            skipped = self.skipped_responses[names] = SkippedEventCount(timestamp_ms)
         skipped.add(timestamp_ms)
 
     def count_skipped_reaction(self, experiment_number: int, timestamp_ms: i64) -> None:

@@ -30,6 +30,7 @@ class NormalizedResponse:
         "student_hash",
         "timestamp_ms",
         "undeclared_experiment",
+        "undeclared_variant",
         "variant_key",
     )
 
@@ -45,6 +46,7 @@ class NormalizedResponse:
         category: int = MISSING,
         item_ids: tuple[str, ...] = (),
         undeclared_experiment: str = "",
+        undeclared_variant: str = "",
         delay_ms: int = MISSING,
     ) -> None:
         self.stored_id: Final = stored_id
@@ -61,6 +63,8 @@ class NormalizedResponse:
         """Ids of the items; () if the experiment does not count items."""
         self.undeclared_experiment: Final = undeclared_experiment
         """Name of the experiment if the configuration does not declare the experiment, otherwise ""."""
+        self.undeclared_variant: Final = undeclared_variant
+        """Name of the variant of an undeclared experiment, otherwise ""."""
         self.delay_ms: Final = delay_ms
         """Time from the event to the record's timestamp, at least 0; `MISSING` if the record has no timestamp."""
 
@@ -99,7 +103,7 @@ class EventBatch:
 
 @final
 class EventNormalizer:
-    """Normalizes events; responses of undeclared experiments keep only id, time and experiment name."""
+    """Normalizes events; responses of undeclared experiments keep only id, time and names."""
 
     def __init__(self, experiments: Sequence[Experiment], ids: IdHasher) -> None:
         self._experiments = {experiment.settings.name: experiment for experiment in experiments}
@@ -154,7 +158,9 @@ class EventNormalizer:
         stored_id, timestamp_ms = ids.stored_response_id(event.response_id), event.timestamp_ms
         experiment = self._experiments.get(event.experiment)
         if experiment is None:
-            return NormalizedResponse(stored_id, timestamp_ms, undeclared_experiment=event.experiment)
+            return NormalizedResponse(
+                stored_id, timestamp_ms, undeclared_experiment=event.experiment, undeclared_variant=event.variant
+            )
         variant_key = experiment.find_variant_key(event.variant, timestamp_ms)
         if variant_key == NO_RESPONSE:
             return NormalizedResponse(stored_id, timestamp_ms)

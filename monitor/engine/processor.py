@@ -192,7 +192,9 @@ class BatchProcessor:
             elif response.variant_key == NO_RESPONSE:
                 batch.response_outcomes.append("skipped")
                 if response.undeclared_experiment:
-                    batch.count_skipped_response(response.undeclared_experiment, response.timestamp_ms)
+                    batch.count_skipped_response(
+                        response.undeclared_experiment, response.undeclared_variant, response.timestamp_ms
+                    )
             elif response.timestamp_ms < late_before_ms[response.variant_key >> 8]:
                 batch.response_outcomes.append("late")
                 batch.late_responses[response.variant_key] = batch.late_responses.get(response.variant_key, 0) + 1
@@ -261,7 +263,7 @@ class BatchProcessor:
                 batch.response_outcomes.append("ignored")
                 return
             batch.response_outcomes.append("skipped")
-            batch.count_skipped_response(self._experiments[variant_key >> 8].settings.name, timestamp_ms)
+            batch.count_skipped_response(self._experiments[variant_key >> 8].settings.name, "", timestamp_ms)
             return
         is_newly_marked = self._mark_changed(batch, row)
         old_variant_key, old_ms = row.variant_key, row.timestamp_ms

@@ -52,7 +52,7 @@ class ServiceHealth:
     last_day: Mapping[str, TopicArrivals] = field(default_factory=dict)
     service: ServiceRecords = field(default_factory=ServiceRecords)
     freshness: Mapping[str, Freshness] = field(default_factory=dict)
-    """Experiment → freshness; experiments without events, and ended ones, are absent."""
+    """Experiment → freshness; absent are experiments without events, ended ones, and those with frozen numbers."""
 
     @property
     def lag_events(self) -> int | None:
@@ -141,9 +141,9 @@ def read_health(reader: StoreReader, settings: Settings, summary: StoreSummary, 
     arrivals = read_arrivals(reader.store, now_ms - DAY_MS, now_ms)
     freshness = {}
     for experiment in reader.experiments:
-        variants = summary.experiments[experiment.name].variants.values()
-        newest_ms = max((variant.last_event_at_ms or 0 for variant in variants), default=0)
-        if not newest_ms or (experiment.ends_at_ms is not None and experiment.ends_at_ms <= now_ms):
+        newest_ms = summary.experiments[experiment.name].last_event_at_ms
+        has_ended = experiment.ends_at_ms is not None and experiment.ends_at_ms <= now_ms
+        if newest_ms is None or has_ended or summary.experiments[experiment.name].history.frozen_at_ms is not None:
             continue
         newest_hour = newest_ms // HOUR_MS
         hourly_responses = read_hourly_responses(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,10 +16,11 @@ from monitor.analysis import (
     ItemCoverage,
     StatePeriod,
     StoreSummary,
+    UndeclaredExperiment,
     VariantSummary,
     VerdictHistory,
 )
-from monitor.errors import count_noun
+from monitor.errors import count_noun, escape_controls
 from monitor.metrics import LATENCY_BOUNDS_MS
 from monitor.stats import (
     GuardrailResult,
@@ -66,6 +68,9 @@ _UNCOUNTED_LABELS: Final = {
     "nothing_to_withdraw": "Withdrawals without a reaction",
     "off_scale": "Reactions off the scale",
 }
+UNDECLARED_COLUMNS: Final = ("Experiment", "Responses", "Variants seen", "First and last response")
+_MAX_UNDECLARED_ROWS: Final = 20
+_MAX_UNDECLARED_VARIANTS: Final = 6
 COUNT_EXPLANATION: Final = "n: number of responses behind the value"
 _TONES: Final[Mapping[VerdictState, Literal["good", "bad"]]] = {
     "ship": "good",
@@ -130,13 +135,51 @@ def describe_unmatched_feedback(summary: StoreSummary) -> str | None:
     return f"Feedback without a response: {kinds}. Its responses had not arrived when it expired." if kinds else None
 
 
-def describe_skipped_experiments(summary: StoreSummary) -> str | None:
-    """Return a sentence with the undeclared experiments and the numbers of their responses; None without any."""
-    experiments = ", ".join(
-        f"{experiment.name!r} {format_count(experiment.responses)}{_did_you_mean(experiment.similar_name)}"
-        for experiment in summary.skipped_experiments
+def undeclared_rows(summary: StoreSummary) -> list[tuple[str, ...]]:
+    """Return a row for each of the undeclared experiments with the most responses; see `UNDECLARED_COLUMNS`."""
+    return [_undeclared_row(experiment) for experiment in summary.undeclared[:_MAX_UNDECLARED_ROWS]]
+
+
+def _undeclared_row(experiment: UndeclaredExperiment) -> tuple[str, ...]:
+    shown_variants = list(experiment.variants.items())[:_MAX_UNDECLARED_VARIANTS]
+    other_responses = experiment.other_variant_responses + sum(experiment.variants.values())
+    other_responses -= sum(responses for _, responses in shown_variants)
+    variants = [
+        f"{escape_controls(name)} {format_percent(experiment.share(responses))}" for name, responses in shown_variants
+    ]
+    if other_responses:
+        variants.append(f"others {format_percent(experiment.share(other_responses))}")
+    return (
+        f"{escape_controls(experiment.name)}{_did_you_mean(experiment.similar_name)}",
+        format_count(experiment.responses),
+        ", ".join(variants) or ABSENT_TEXT,
+        f"{format_time(experiment.first_ms)} – {format_time(experiment.last_ms)}",
     )
-    return f"Responses of experiments that the configuration does not declare: {experiments}." if experiments else None
+
+
+def undeclared_notes(summary: StoreSummary) -> list[str]:
+    """Return sentences about the undeclared experiments with the next step; none without undeclared experiments."""
+    notes = []
+    hidden_count = len(summary.undeclared) - _MAX_UNDECLARED_ROWS
+    if hidden_count > 0:
+        notes.append(f"And {format_counted(hidden_count, 'more experiment')}: /api/experiments lists all.")
+    if summary.unnamed_undeclared_responses:
+        notes.append(
+            f"{format_counted(summary.unnamed_undeclared_responses, 'response')} of experiments that are not recorded "
+            "by name: see the keys names and limit of [discover]."
+        )
+    if summary.undeclared:
+        names = [
+            experiment.name
+            for experiment in sorted(summary.undeclared, key=lambda experiment: experiment.similar_name is not None)
+            if experiment.is_declarable
+        ]
+        notes.append(
+            "Responses of undeclared experiments do not count. Correct a misspelt name in the events. To count an "
+            f"experiment, declare it: `ab-monitor experiments adopt {shlex.quote(names[0]) if names else 'NAME'} "
+            "--config FILE`."
+        )
+    return notes
 
 
 def format_percent(fraction: float | None) -> str:
@@ -468,6 +511,8 @@ def describe_verdict(treatment: str, verdict: Verdict, *, is_displayed: bool = T
 def describe_state(verdict: Verdict, *, is_displayed: bool = True, is_over: bool = False) -> str:
     """Return the sentence of `describe_verdict` without the name of the treatment."""
     title, metric = STATE_TITLES[verdict.state], verdict.evidence.metric
+    if verdict.evidence.history.is_incomplete:
+        title = "Incomplete, so no decision yet"
     if is_over and verdict.state in {"continue", "insufficient_data"}:
         title = "Ended without a decision"
     if not is_displayed and verdict.primary.difference.effect is not None:
@@ -626,6 +671,25 @@ def describe_decisions(
         shown_details = tuple(detail for detail in details if detail is not None)
         decisions.append(TreatmentDecision(_TONES.get(verdict.state, "open"), name, sentence, shown_details))
     return decisions
+
+
+def describe_changes(experiment: ExperimentSummary) -> list[str]:
+    """Return sentences on changes of the running experiment, and on events that its numbers do not contain."""
+    verdicts = () if experiment.analysis is None else experiment.analysis.verdicts.values()
+    findings = [finding for verdict in verdicts for finding in (*verdict.reasons, *verdict.notes)]
+    return list(dict.fromkeys(finding.text for finding in findings if finding.is_about_history))
+
+
+def describe_archiving(experiment: ExperimentSummary) -> str | None:
+    """Return a sentence with the times of archiving and of the newest event; None for a running experiment."""
+    if experiment.history.archived_at_ms is None:
+        return None
+    newest = (
+        "without any event"
+        if experiment.last_event_at_ms is None
+        else (f"with the newest event of {format_time(experiment.last_event_at_ms)}")
+    )
+    return f"Archived on {format_time(experiment.history.archived_at_ms)}, {newest}; later events do not count."
 
 
 def meets_min_students(comparison: VariantComparison | GuardrailResult, min_students: int) -> bool:

@@ -257,7 +257,7 @@ _EXPERIMENT_METRICS: Final = (
         "abmonitor_crossover_students",
         "gauge",
         _EXPERIMENT,
-        "Students who were shown more than one variant of the experiment, all time.",
+        "Students who were shown more than one variant of the experiment, all time, without those of dropped variants.",
     ),
     ExportedMetric(
         "abmonitor_verdict",
@@ -302,6 +302,19 @@ _EXPERIMENT_METRICS: Final = (
         ("kind",),
         "Feedback events that expired before their response was stored, over all experiments, by kind.",
     ),
+    ExportedMetric(
+        "abmonitor_undeclared_experiments",
+        "gauge",
+        (),
+        "Number of experiments that the configuration does not declare and that are recorded by name, all time.",
+    ),
+    ExportedMetric(
+        "abmonitor_undeclared_experiment_responses_total",
+        "counter",
+        _EXPERIMENT,
+        "Response events of the experiment, which the configuration does not declare; they do not count. At most "
+        "discover.limit experiments are exported.",
+    ),
     _STARTS,
     _STORE_UP,
 )
@@ -319,7 +332,7 @@ _FAMILY_TYPES: Final[Mapping[str, Callable[..., Metric]]] = {
 
 
 class ExperimentsCollector(Collector):
-    """Reads a summary at each scrape and yields the metrics of all experiments.
+    """Reads a summary at each scrape and yields the metrics of all experiments that are not archived.
 
     Undefined values have no sample, and neither have means and effects over fewer than `min_display_students` students.
     """
@@ -366,7 +379,10 @@ class ExperimentsCollector(Collector):
         add("starts_total", (), starts)
         for kind, count in summary.unmatched_feedback.items():
             add("unmatched_feedback_total", (kind,), count)
-        for experiment in summary.experiments.values():
+        add("undeclared_experiments", (), len(summary.undeclared))
+        for undeclared in summary.undeclared:
+            add("undeclared_experiment_responses_total", (undeclared.name,), undeclared.responses)
+        for experiment in summary.running_experiments:
             info.add_metric((experiment.name,), {"control": experiment.control, "primary": experiment.primary})
             _add_experiment(add, experiment, self._min_students)
             _add_latencies(families["response_latency_seconds"], experiment)
@@ -382,7 +398,7 @@ def _add_experiment(add: AddSample, experiment: ExperimentSummary, min_students:
         add("students", variant_labels, variant.students)
         for kind, count in variant.feedback.items():
             add("feedback", (*variant_labels, kind), count)
-        _add_traffic(add, variant_labels, variant)
+        _add_traffic(add, variant_labels, variant, is_frozen=experiment.history.frozen_at_ms is not None)
         if name not in hidden_variants:
             _add_day_statistics(add, variant_labels, variant)
             _add_metrics(add, variant_labels, variant)
@@ -396,8 +412,17 @@ def _add_experiment(add: AddSample, experiment: ExperimentSummary, min_students:
     if experiment.starts_at_ms is not None:
         add("experiment_start_timestamp_seconds", (experiment.name,), experiment.starts_at_ms / 1000)
     if experiment.analysis is not None:
-        add("crossover_students", (experiment.name,), experiment.crossovers)
+        add("crossover_students", (experiment.name,), _count_crossovers(experiment, experiment.analysis))
         _add_analysis(add, experiment, experiment.analysis, hidden_variants)
+
+
+def _count_crossovers(experiment: ExperimentSummary, analysis: Analysis) -> int:
+    """Return the crossovers that matter to any treatment with a share: students of a dropped variant do not."""
+    shares = experiment.intended_shares
+    counts = [
+        verdict.evidence.crossovers for name, verdict in analysis.verdicts.items() if not shares or shares.get(name)
+    ]
+    return max(counts, default=experiment.crossovers)
 
 
 def _add_data_quality(add: AddSample, experiment: str, quality: DataQuality) -> None:
@@ -411,9 +436,10 @@ def _add_data_quality(add: AddSample, experiment: str, quality: DataQuality) -> 
     add("undeclared_variant_responses_total", (experiment,), sum(quality.undeclared_variants.values()))
 
 
-def _add_traffic(add: AddSample, variant_labels: tuple[str, ...], variant: VariantSummary) -> None:
+def _add_traffic(add: AddSample, variant_labels: tuple[str, ...], variant: VariantSummary, *, is_frozen: bool) -> None:
+    """Add the samples of a variant's traffic; frozen numbers have no newest event, or it would seem to be missing."""
     for kind, at_ms in (("event", variant.last_event_at_ms), ("response", variant.last_response_at_ms)):
-        if at_ms is not None:
+        if at_ms is not None and not is_frozen:
             add(f"variant_last_{kind}_timestamp_seconds", variant_labels, at_ms / 1000)
     if variant.traffic is not None:
         add("empty_responses", variant_labels, variant.traffic.all_time.empty_responses)
@@ -455,7 +481,9 @@ def _add_analysis(
     add: AddSample, experiment: ExperimentSummary, analysis: Analysis, hidden_variants: Collection[str]
 ) -> None:
     """Add the verdicts; add effects and harms only if neither variant is in `hidden_variants`."""
-    add("sample_ratio_log_e", (experiment.name,), analysis.sample_ratio.log_e)
+    if not experiment.history.is_incomplete:
+        # Students seem to have come later than they did, perhaps under other shares.
+        add("sample_ratio_log_e", (experiment.name,), analysis.sample_ratio.log_e)
     for name, verdict in analysis.verdicts.items():
         variant_labels = (experiment.name, name)
         for state in get_args(VerdictState):

@@ -19,13 +19,15 @@ from monitor.errors import escape_controls, escape_lines
 from monitor.export.health import ServiceHealth, arrival_rows, health_facts
 from monitor.export.presentation import (
     ABSENT_TEXT,
+    UNDECLARED_COLUMNS,
+    describe_archiving,
     describe_as_of,
+    describe_changes,
     describe_closing,
     describe_decisions,
     describe_effect,
     describe_first_decision,
     describe_history,
-    describe_skipped_experiments,
     describe_time_to_decide,
     describe_unmatched_feedback,
     describe_verdict,
@@ -34,6 +36,8 @@ from monitor.export.presentation import (
     format_count,
     format_percent,
     format_time,
+    undeclared_notes,
+    undeclared_rows,
 )
 from monitor.stats import Estimand, VariantComparison, Verdict, VerdictState, describe_guardrail
 
@@ -128,17 +132,39 @@ def render_summary(
         head.append(f"   {format_count(events_per_second)} events per second")
     parts.append(head)
     parts += [Text(sentence, style="yellow") for sentence in conditions]
-    warnings = (describe_unmatched_feedback(summary), describe_skipped_experiments(summary))
-    parts += [Text(warning, style="yellow") for warning in warnings if warning is not None]
-    for experiment in summary.experiments.values():
+    unmatched_feedback = describe_unmatched_feedback(summary)
+    if unmatched_feedback is not None:
+        parts.append(Text(unmatched_feedback, style="yellow"))
+    is_single = len(summary.experiments) == 1
+    for experiment in summary.experiments.values() if is_single else summary.running_experiments:
         parts.append(Text(experiment.name, style="bold"))
         parts += [
             Text(f"{decision.treatment} – {decision.sentence}", style="bold")
             for decision in describe_decisions(experiment)
         ]
+        parts += [Text(sentence, style="yellow") for sentence in describe_changes(experiment)]
         parts.append(_experiment_layouts(experiment, now_ms))
         parts += [Text(footnote, style="dim") for footnote in experiment_footnotes(experiment, now_ms)]
+    parts += [_archived_line(experiment) for experiment in summary.archived_experiments]
+    parts += _undeclared_parts(summary)
     return Group(*parts)
+
+
+def _archived_line(experiment: ExperimentSummary) -> Text:
+    """Return the line of an archived experiment: its name, its verdicts and the time of archiving."""
+    states = [f"{decision.treatment} – {decision.sentence}" for decision in describe_decisions(experiment)]
+    return Text(" ".join([f"{experiment.name}:", *states, describe_archiving(experiment) or ""]), style="dim")
+
+
+def _undeclared_parts(summary: StoreSummary) -> list[RenderableType]:
+    """Return a table of the undeclared experiments, and notes; nothing without such experiments."""
+    parts: list[RenderableType] = [Text(note, style="yellow") for note in undeclared_notes(summary)]
+    if summary.undeclared:
+        table = simple_table(*UNDECLARED_COLUMNS, left_aligned=UNDECLARED_COLUMNS[2:], overflow="fold")
+        for row in undeclared_rows(summary):
+            table.add_row(*map(Text, row))
+        parts.insert(0, table)
+    return [Text("Not declared", style="bold"), *parts] if parts else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +242,8 @@ def render_verdicts(experiment: ExperimentSummary, verdict_history: VerdictHisto
     if analysis is None:
         return Text("")
     parts: list[RenderableType] = [Text(f"{experiment.name}, {_format_as_of(analysis.as_of_ms)}", style="dim")]
-    if (closing := describe_closing(experiment)) is not None:
-        parts.append(Text(closing, style="dim"))
+    sentences = (describe_archiving(experiment), describe_closing(experiment))
+    parts += [Text(sentence, style="dim") for sentence in sentences if sentence is not None]
     for name, verdict in analysis.verdicts.items():
         if name in verdict_history:
             parts.append(Text(describe_verdict(name, verdict, is_over=experiment.is_closed_by_clock), style="bold"))
@@ -266,10 +292,11 @@ def _verdict_lines(experiment: ExperimentSummary, treatment: str, verdict: Verdi
     ratio, evidence = verdict.sample_ratio, verdict.evidence
     max_deviation = max((phase.deviation for phase in ratio.phases), default=0.0)
     state = "not as intended" if ratio.alarm else "as intended"
-    yield (
-        f"Split of students: {state}; largest deviation {format_percent(max_deviation)}, p = {ratio.p:.2g} "
-        f"(limit {ratio.alpha:g})."
-    )
+    if ratio.phases:
+        yield (
+            f"Split of students: {state}; largest deviation {format_percent(max_deviation)}, p = {ratio.p:.2g} "
+            f"(limit {ratio.alpha:g})."
+        )
     yield (
         f"Students with more than one variant: {format_count(evidence.crossovers)} of "
         f"{format_count(evidence.students)}; they are not compared."

@@ -4,6 +4,7 @@
 - `batch_decoding`, `batch_applier`, `commit_pipeline`: the steps of a batch
 - `watermark`, `watermark_alignment`: late events, and partitions that wait for the slowest partition
 - `retention`, `snapshot_writer`, `skipped_events`: deletion of expired data, hourly snapshots, skipped events
+- `experiment_registry`: the configuration file and the declared experiments of the store, in step
 - `arrival_counter`, `data_problems`: counts of arriving events, and sentences about events that do not count
 - `backfill`, `backfill_runner`: events from before the declaration of an experiment, applied beside the main loop
 - `telemetry`, `pauses`, `status_reporter`: metrics of the process, outages, the worker's record in the store
@@ -16,8 +17,9 @@ from monitor.pipeline.backfill import BackfillInterrupted, BackfillProgress, Exp
 from monitor.pipeline.backfill_runner import BackfillRunner, held_numbers
 from monitor.pipeline.commit_pipeline import ShardedWriter
 from monitor.pipeline.data_problems import DataProblem, ProblemKind
+from monitor.pipeline.experiment_registry import ExperimentRegistry
 from monitor.pipeline.retention import RetentionCleaner
-from monitor.pipeline.skipped_events import SkippedEventLogger
+from monitor.pipeline.skipped_events import log_skipped_experiments
 from monitor.pipeline.snapshot_writer import SnapshotWriter
 from monitor.pipeline.status_reporter import StatusReporter, read_data_problems
 from monitor.pipeline.telemetry import PROCESS_METRICS, ExportedMetric, Telemetry
@@ -32,16 +34,17 @@ __all__ = [
     "BackfillRunner",
     "DataProblem",
     "ExperimentBackfill",
+    "ExperimentRegistry",
     "ExportedMetric",
     "ProblemKind",
     "RetentionCleaner",
     "ShardedWriter",
-    "SkippedEventLogger",
     "SnapshotWriter",
     "StatusReporter",
     "Telemetry",
     "WatermarkTracker",
     "Worker",
     "held_numbers",
+    "log_skipped_experiments",
     "read_data_problems",
 ]

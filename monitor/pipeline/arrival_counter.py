@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from monitor.clock import HOUR_MS
-from monitor.config import MAX_NAME_LENGTH, KafkaSettings
+from monitor.config import MAX_NAME_LENGTH, DiscoverSettings, KafkaSettings
 from monitor.errors import escape_controls
-from monitor.pipeline.batch_applier import OutcomeCounts
+from monitor.pipeline.batch_applier import RECORD_ALL_NAMES, OutcomeCounts
 from monitor.pipeline.batch_decoding import DecodedBatch
 from monitor.sources import PartitionRecords, RejectedRecord
 from monitor.state import ArrivalCount, Commit, StoreKeys, add_arrivals
@@ -27,7 +27,8 @@ _EXPECTED_OUTCOMES: Final = frozenset({"applied", "duplicate", "revised"})
 class ArrivalCounter:
     """Counts the records of batches and their outcomes. Every worker has one."""
 
-    def __init__(self, kafka: KafkaSettings) -> None:
+    def __init__(self, kafka: KafkaSettings, discover: DiscoverSettings = RECORD_ALL_NAMES) -> None:
+        self._discover = discover
         self._topics = kafka.topic_labels
         """Topics by event type, for the outcomes of events."""
         self._topic_of = kafka.topic_label
@@ -69,7 +70,12 @@ class ArrivalCounter:
         add_arrivals(commit, keys, counts, arrived_ms)
 
     def _limited_names(self, names: tuple[str, str], hour: int) -> tuple[str, str]:
-        """Return printable names, cut if too long; beyond the limit of different names, empty names."""
+        """Return printable names, cut if too long; beyond the limit of different names, empty names.
+
+        The name of an undeclared experiment, which has no variant, has to match `discover.names`.
+        """
+        if not names[1] and not self._discover.records(names[0]):
+            return _OTHER_NAMES
         if hour != self._hour:
             self._hour, self._names = hour, set()
         experiment, variant = map(printable_name, names)

@@ -22,7 +22,7 @@ from monitor.state import (
     PENDING_FEEDBACK,
     BackfillState,
     ShardedStore,
-    delete_skipped_responses,
+    forget_skipped_experiment,
     read_backfills,
     release_backfill_lease,
     renew_backfill_lease,
@@ -176,7 +176,7 @@ class BackfillRunner:
             with suppress(Exception):
                 backfill.close()
         self._write_state(store, number, self._state_of(number, "complete", progress))
-        delete_skipped_responses(store, self._names[number], self._id_hasher)
+        forget_skipped_experiment(store, self._names[number], self._id_hasher, [number, *self._superseded_numbers])
         self._on_complete(number, progress.complete_since_ms)
         self._unfinished = [other for other in self._unfinished if other != number]
         log.info("backfill complete experiment=%s since_ms=%s", self._names[number], progress.complete_since_ms)

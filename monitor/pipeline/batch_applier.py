@@ -9,7 +9,9 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Final
 
+from monitor.config import DiscoverSettings
 from monitor.engine import NO_RESPONSE, BatchProcessor, EventBatch, Experiment, IdHasher
 from monitor.errors import StoreUnavailable
 from monitor.pipeline.skipped_events import SkippedEventCounter
@@ -17,6 +19,7 @@ from monitor.state import PENDING_FEEDBACK, Commit, QualityCounter, StoreShard, 
 
 MAX_CACHED_ROWS = 25_000
 """Largest number of response rows, and of student rows, that a worker caches."""
+RECORD_ALL_NAMES: Final = DiscoverSettings()
 
 OutcomeCounts = Counter[tuple[str, str]]
 """("response" or "feedback", outcome) → number of events."""
@@ -30,6 +33,7 @@ class BatchApplier:
         experiments: Sequence[Experiment],
         id_hasher: IdHasher,
         store: StoreShard,
+        discover: DiscoverSettings = RECORD_ALL_NAMES,
         *,
         max_cached_rows: int = MAX_CACHED_ROWS,
         superseded_numbers: frozenset[int] = frozenset(),
@@ -38,7 +42,7 @@ class BatchApplier:
         """See `BatchProcessor` for `superseded_numbers` and `backfilled_number`."""
         self._decays = {experiment.number: experiment.settings.decay for experiment in experiments}
         self._store = store
-        self._skipped_event_counter = SkippedEventCounter(store, id_hasher)
+        self._skipped_event_counter = SkippedEventCounter(store, id_hasher, discover)
         self._quality_counter = QualityCounter(store)
         self._processor = BatchProcessor(
             experiments,
@@ -54,9 +58,9 @@ class BatchApplier:
         )
 
     def clear_cache(self) -> None:
-        """Drop every cached row, and forget which names were stored."""
+        """Drop every cached row, and forget which fields of skipped events were stored."""
         self._processor.clear_cache()
-        self._skipped_event_counter.forget_names()
+        self._skipped_event_counter.forget_fields()
 
     def apply(self, events: EventBatch, late_before_ms: Mapping[str, int]) -> tuple[Commit, OutcomeCounts]:
         """Return the commit that the events cause, without position updates, and the number of events by outcome.

@@ -9,10 +9,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal
 
+from monitor.config import DiscoverSettings
 from monitor.engine import Experiment, IdHasher
 from monitor.errors import StoreUnavailable
 from monitor.pipeline.arrival_counter import ArrivalCounter
-from monitor.pipeline.batch_applier import MAX_CACHED_ROWS, BatchApplier, OutcomeCounts
+from monitor.pipeline.batch_applier import MAX_CACHED_ROWS, RECORD_ALL_NAMES, BatchApplier, OutcomeCounts
 from monitor.pipeline.batch_decoding import DecodedBatch
 from monitor.sources import PartitionRecords
 from monitor.state import (
@@ -91,6 +92,7 @@ class ShardedWriter:
         store: ShardedStore,
         *,
         arrival_counter: ArrivalCounter | None = None,
+        discover: DiscoverSettings = RECORD_ALL_NAMES,
         max_cached_rows: int = MAX_CACHED_ROWS,
         superseded_numbers: frozenset[int] = frozenset(),
         backfilled_number: int | None = None,
@@ -106,6 +108,7 @@ class ShardedWriter:
                 experiments,
                 id_hasher,
                 shard,
+                discover,
                 max_cached_rows=max_cached_rows // len(self._shards),
                 superseded_numbers=superseded_numbers,
                 backfilled_number=backfilled_number,

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from monitor.analysis import find_meant_name
 from monitor.clock import HOUR_MS
 from monitor.config import similar_name
 from monitor.errors import count_noun
@@ -58,8 +59,8 @@ def find_data_problems(
 ) -> list[DataProblem]:
     """Return the problems of the last hour, by topic.
 
-    `declared_variants` are the variants by experiment. `removed_experiments` are in the store, but not in the
-    configuration: their events are skipped on purpose.
+    `declared_variants` are the variants by experiment. `removed_experiments` are archived, or in the store, but not in
+    the configuration: their events are skipped on purpose.
     """
     recent_by_topic = arrivals.since(now_ms - _ONGOING_MS)
     problems: list[DataProblem] = []
@@ -130,11 +131,16 @@ def _find_undeclared(
         parts = [_describe_names(names, responses[names], declared_variants) for names in listed_names]
         if len(responses) > len(listed_names):
             parts.append(f"and {len(responses) - len(listed_names)} more")
-        subject = "experiments" if kind == "undeclared_experiment" else "variants"
+        subject, next_step = "variants", ""
+        if kind == "undeclared_experiment":
+            subject = "experiments"
+            next_step = " To count an experiment, see `ab-monitor experiments adopt NAME --config FILE`"
         is_ongoing = any(names in recent_counts.undeclared for names in responses)
+        if next_step and not parts[-1].endswith("?"):
+            parts[-1] += "."
         text = (
             f"last hour: {_part(count, counts.considered)} of {topic} skipped: the configuration does not "
-            f"declare their {subject}: {'; '.join(parts)}"
+            f"declare their {subject}: {'; '.join(parts)}{next_step}"
         )
         yield DataProblem(topic, kind, count, counts.considered, f"{text}{_end(is_ongoing)}", is_ongoing)
 
@@ -149,7 +155,7 @@ def _describe_names(names: tuple[str, str], count: int, declared_variants: Mappi
         suggestion = similar_name(variant, declared)
         hint = f"did you mean '{suggestion}'?" if suggestion else f"declared are {', '.join(sorted(declared))}"
         return f"'{variant}' of '{experiment}' ({_count(count)}), {hint}"
-    suggestion = similar_name(experiment, declared_variants)
+    suggestion = find_meant_name(experiment, declared_variants)
     hint = f", did you mean '{suggestion}'?" if suggestion else ""
     return f"'{experiment}' ({_count(count)}){hint}"
 

@@ -43,8 +43,12 @@ class RetentionCleaner:
         *,
         feedback_topic: str | None = None,
         clock: Clock = wall_clock,
+        archived: Collection[int] = (),
     ) -> None:
-        """`feedback_topic` is the topic under which unmatched feedback is counted; None: arrivals are not counted."""
+        """`feedback_topic` is the topic under which unmatched feedback is counted; None: arrivals are not counted.
+
+        The students' rows of the numbers `archived` are deleted: no worker changes them any more.
+        """
         self._store = store
         self._experiments = experiments
         self._feedback_topic = feedback_topic
@@ -57,6 +61,7 @@ class RetentionCleaner:
         self._next_retention_s = 0.0
         self._student_deletions: dict[int, Iterator[int]] = {}
         """Number of an ended experiment → the deletion of its student rows, in steps."""
+        self._archived: Collection[int] = archived
         self._ended_experiments: set[int] = set()
         """Numbers of the ended experiments whose expiry boundary was raised to their end."""
         self._expired_hours: list[tuple[str, int]] = []
@@ -84,6 +89,10 @@ class RetentionCleaner:
         if self._retention_due and (last or time.monotonic() >= self._next_retention_s):
             self._delete_past_retention(tracker.held)
             self._retention_due, self._next_retention_s = False, time.monotonic() + _RETENTION_INTERVAL_S
+        if self._archived:
+            for number in {*self._archived} - read_experiments_without_students(self._store):
+                self._student_deletions[number] = delete_student_rows(self._store, number)
+            self._archived = ()
         for number, deletion in list(self._student_deletions.items()):
             # A deletion that an outage has interrupted starts again when the watermark enters another hour.
             if next(deletion, None) is None:

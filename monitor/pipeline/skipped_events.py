@@ -7,15 +7,15 @@ experiment. The counts show that the results of such an experiment are incomplet
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from monitor.config import DiscoverSettings
 from monitor.engine import BatchChanges, IdHasher, SkippedEventCount
-from monitor.errors import AbMonitorError
 from monitor.state import (
     OTHER_EXPERIMENTS_FIELD,
     Commit,
+    SkippedFields,
     StoreShard,
     add_skipped_events,
     add_skipped_name,
@@ -24,49 +24,80 @@ from monitor.state import (
     read_stored_experiments,
     skipped_feedback_field,
     skipped_responses_field,
+    skipped_variant_field,
 )
 
 if TYPE_CHECKING:
-    from monitor.pipeline.batch_applier import OutcomeCounts
     from monitor.state import StoreReader
 
 log = logging.getLogger(__name__)
 _MAX_COUNTED_EXPERIMENTS: Final = 1000
 """Largest number of experiments with a count of their own: anybody may write events with a new experiment name."""
+_MAX_RECORDED_VARIANTS: Final = 20
+"""Largest number of variants of an undeclared experiment with a count of their own."""
 _CHECK_INTERVAL_S: Final = 10.0
 
 
 class SkippedEventCounter:
     """Counts the skipped events of a shard, as part of the commit of each batch."""
 
-    def __init__(self, store: StoreShard, id_hasher: IdHasher) -> None:
+    def __init__(self, store: StoreShard, id_hasher: IdHasher, discover: DiscoverSettings) -> None:
         self._store = store
         self._id_hasher = id_hasher
-        self._stored_fields: set[bytes] | None = None
-        """Fields of the stored counts; None before the first skipped event."""
-        self._named_fields: set[bytes] = set()
-        """Fields whose experiment's name was part of a commit since the last call of `forget_names`."""
+        self._discover = discover
+        self._fields: SkippedFields | None = None
+        """Fields that are stored or part of the last commit; None if unknown."""
 
-    def forget_names(self) -> None:
-        """Make the next commits contain the names of experiments again, after a commit that was not applied."""
-        self._named_fields.clear()
+    def forget_fields(self) -> None:
+        """Read the stored fields again before the next commit, after a commit that was not applied."""
+        self._fields = None
 
     def append_to_commit(self, commit: Commit, batch: BatchChanges) -> None:
         """Add the skipped events of the batch to the commit. Raises `StoreUnavailable`."""
-        if self._stored_fields is None:
-            self._stored_fields = read_skipped_fields(self._store)
-        for name, skipped in batch.skipped_responses.items():
-            field = skipped_responses_field(name, self._id_hasher)
-            if field not in self._stored_fields and len(self._stored_fields) >= _MAX_COUNTED_EXPERIMENTS:
-                field = OTHER_EXPERIMENTS_FIELD
-            elif field not in self._named_fields:
-                # A field that another worker or an earlier run has added gets the same name again.
-                self._named_fields.add(field)
-                add_skipped_name(commit, self._store.keys, field, name)
-            self._stored_fields.add(field)
+        fields = self._read_fields({experiment for experiment, _ in batch.skipped_responses})
+        for (experiment, variant), skipped in batch.skipped_responses.items():
+            field = skipped_responses_field(experiment, self._id_hasher)
+            if field not in fields.counts and len(fields.counts) >= _MAX_COUNTED_EXPERIMENTS:
+                self._count(commit, OTHER_EXPERIMENTS_FIELD, skipped)
+                continue
+            fields.counts.add(field)
             self._count(commit, field, skipped)
+            if self._discover.records(experiment):
+                self._record(commit, fields, field, experiment, variant, skipped.events)
         for number, skipped in batch.skipped_reactions.items():
             self._count(commit, skipped_feedback_field(number), skipped)
+
+    def _read_fields(self, experiments: Iterable[str]) -> SkippedFields:
+        """Return the known fields, or the stored ones if an experiment is new and may still be counted separately.
+
+        Another worker may have added experiments up to the limits in the meantime.
+        """
+        fields = self._fields
+        if fields is None or (
+            len(fields.counts) < _MAX_COUNTED_EXPERIMENTS
+            and any(skipped_responses_field(name, self._id_hasher) not in fields.counts for name in experiments)
+        ):
+            fields = self._fields = read_skipped_fields(self._store)
+        return fields
+
+    def _record(
+        self, commit: Commit, fields: SkippedFields, field: bytes, experiment: str, variant: str, responses: int
+    ) -> None:
+        """Append the name of an experiment, unless stored, and the responses of its variant, within the limits."""
+        if field not in fields.names:
+            if len(fields.names) >= self._discover.limit:
+                return
+            fields.names.add(field)
+            add_skipped_name(commit, self._store.keys, field, experiment)
+        if not variant:
+            return
+        variant_fields = fields.variants[field]
+        variant_field = skipped_variant_field(field, variant)
+        if variant_field not in variant_fields and len(variant_fields) >= _MAX_RECORDED_VARIANTS:
+            variant_field = skipped_variant_field(field, None)
+        else:
+            variant_fields.add(variant_field)
+        commit.counter_increments[self._store.keys.variants_skipped, variant_field] += responses
 
     def _count(self, commit: Commit, field: bytes, skipped: SkippedEventCount) -> None:
         add_skipped_events(
@@ -74,61 +105,18 @@ class SkippedEventCounter:
         )
 
 
-class SkippedEventLogger:
-    """Logs experiments with skipped events: at the start, and when the worker skips events of a stored experiment.
+def log_skipped_experiments(reader: StoreReader, id_hasher: IdHasher) -> None:
+    """Log the stored experiments that the configuration lacks, and those of which events were skipped.
 
-    Experiments that the store does not have are reported by `monitor.pipeline.data_problems`. A stored experiment that
-    the configuration lacks at the start was probably removed on purpose, so it is logged once, and not as a warning.
+    For stores that are filled from files: in the store of a service, the declared experiments are in force, and
+    backfills count events that were skipped before. Raises `StoreUnavailable`.
     """
-
-    def __init__(
-        self, reader: StoreReader, id_hasher: IdHasher, monotonic_s: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._store = reader.store
-        self._id_hasher = id_hasher
-        self._monotonic_s = monotonic_s
-        self._ignored_names = {experiment.name for experiment in reader.experiments}
-        """Experiments of the configuration, and experiments that were logged."""
-        self._next_check_s = 0.0
-        for name in sorted(read_stored_experiments(self._store).keys() - self._ignored_names):
-            self._ignored_names.add(name)
-            log.info(
-                "experiment is not in the configuration experiment=%s: its results remain in the store, its new events "
-                "are skipped. Nothing to do if the experiment was removed on purpose. Otherwise add the experiment to "
-                "the configuration of all workers, then run `ab-monitor rebuild`",
-                name,
-            )
-        initial_totals = read_skipped_events(self._store)
-        self._initial_counts = initial_totals.events
-        skipped_by_experiment = initial_totals.by_experiment(reader.experiments, reader.numbers, id_hasher)
-        for name, skipped in skipped_by_experiment.items():
-            log.warning("experiment is incomplete experiment=%s reason=%s", name, skipped)
-
-    def log_skipped(self, outcomes: OutcomeCounts) -> None:
-        """Log the stored experiments with new skipped events, once per experiment.
-
-        Reads the store at most every 10 seconds, and only if `outcomes` contains skipped events.
-        """
-        if not (outcomes["response", "skipped"] or outcomes["feedback", "skipped"]):
-            return
-        now_s = self._monotonic_s()
-        if now_s < self._next_check_s:
-            return
-        self._next_check_s = now_s + _CHECK_INTERVAL_S
-        try:
-            stored_experiments = read_stored_experiments(self._store)
-            counts = read_skipped_events(self._store).events
-        except AbMonitorError as error:
-            # The next read or write of the worker fails with the same error, which the worker handles.
-            log.debug("check of skipped events failed reason=%s", error)
-            return
-        for name, stored in stored_experiments.items():
-            fields = skipped_responses_field(name, self._id_hasher), skipped_feedback_field(stored["number"])
-            if name not in self._ignored_names and any(counts[field] > self._initial_counts[field] for field in fields):
-                self._ignored_names.add(name)
-                log.warning(
-                    "skipping events experiment=%s reason=another worker has added the experiment to the store, but "
-                    "this worker's configuration lacks it. Add the experiment to the configuration of all workers, "
-                    "then run `ab-monitor rebuild`",
-                    name,
-                )
+    for name in sorted(read_stored_experiments(reader.store).keys() - {each.name for each in reader.experiments}):
+        log.info(
+            "experiment is not in the configuration experiment=%s: its results remain in the store, its new events are "
+            "skipped",
+            name,
+        )
+    skipped_events = read_skipped_events(reader.store).by_experiment(reader.experiments, reader.numbers, id_hasher)
+    for name, skipped in skipped_events.items():
+        log.warning("experiment is incomplete experiment=%s reason=%s", name, skipped)

@@ -91,6 +91,12 @@ class StatusReporter:
 
 def read_data_problems(reader: StoreReader, arrivals: ArrivalLog, now_ms: int) -> list[DataProblem]:
     """Return the data problems of the last hour, which `arrivals` includes. Raises `StoreUnavailable`."""
-    declared_variants = {experiment.name: experiment.variants for experiment in reader.experiments}
-    removed_experiments = read_stored_experiments(reader.store).keys() - declared_variants.keys()
+    archived_experiments = {name for name, history in reader.histories.items() if history.is_archived}
+    declared_variants = {
+        experiment.name: experiment.variants
+        for experiment in reader.experiments
+        if experiment.name not in archived_experiments
+    }
+    stored_experiments = read_stored_experiments(reader.store).keys()
+    removed_experiments = archived_experiments | (stored_experiments - declared_variants.keys())
     return find_data_problems(arrivals, declared_variants, removed_experiments, now_ms)

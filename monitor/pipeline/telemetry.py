@@ -20,6 +20,7 @@ from prometheus_client import (
     ProcessCollector,
 )
 
+from monitor.config import ReloadResult
 from monitor.decoding import IGNORED_REASONS
 from monitor.events import REJECTION_REASONS
 from monitor.pipeline.pauses import DEPENDENCIES
@@ -152,6 +153,24 @@ PROCESS_METRICS: Final = (
         "1 if the last attempt to backfill the experiment has failed, 0 otherwise.",
     ),
     ExportedMetric(
+        "abmonitor_config_last_reload_successful",
+        "gauge",
+        (),
+        "1 if the configuration was valid when it was last read, 0 if the running one stayed in force.",
+    ),
+    ExportedMetric(
+        "abmonitor_config_last_reload_success_timestamp_seconds",
+        "gauge",
+        (),
+        "Time at which a valid configuration was last read, in seconds since the Unix epoch.",
+    ),
+    ExportedMetric(
+        "abmonitor_config_info",
+        "info",
+        ("digest",),
+        "Digest of the experiments in force, as a label; the value is always 1.",
+    ),
+    ExportedMetric(
         "abmonitor_build_info",
         "info",
         ("version", "config_digest"),
@@ -187,6 +206,10 @@ class Telemetry:
         self.backfill_progress_ratio = self._metric(Gauge, "abmonitor_backfill_progress_ratio")
         self.backfill_failed = self._metric(Gauge, "abmonitor_backfill_failed")
         self.build_info = self._metric(Info, "abmonitor_build_info")
+        self.config_last_reload_successful = self._metric(Gauge, "abmonitor_config_last_reload_successful")
+        self.config_last_reload_success = self._metric(Gauge, "abmonitor_config_last_reload_success_timestamp_seconds")
+        self.record_reload(ReloadResult(is_successful=True, text="started"))
+        self.config_info = self._metric(Info, "abmonitor_config_info")
         self._lag_labels: set[tuple[str, str]] = set()
 
     def _metric(self, family: Callable[..., Family], name: str) -> Family:
@@ -194,6 +217,17 @@ class Telemetry:
         (metric,) = (metric for metric in PROCESS_METRICS if metric.name == name)
         options = {"buckets": metric.buckets} if metric.buckets else {}
         return family(name.removesuffix("_info"), metric.help, metric.label_names, registry=self.registry, **options)
+
+    def record_reload(self, result: ReloadResult) -> None:
+        """Set whether the last reload of the configuration succeeded, and when."""
+        self.config_last_reload_successful.set(result.is_successful)
+        if result.is_successful:
+            self.config_last_reload_success.set_to_current_time()
+
+    def set_config(self, digest: str) -> None:
+        """Set the digest of the experiments in force; the series of the previous digest is removed."""
+        self.config_info.clear()
+        self.config_info.labels(digest).info({})
 
     def set_lags(self, assignment: Collection[str], lags: Iterable[tuple[str, int, float]]) -> None:
         """Set the lag of partitions: (partition, events, seconds); remove partitions outside the assignment.

@@ -36,7 +36,7 @@ class WatermarkTracker:
         """Experiment numbers, and `PENDING_FEEDBACK`, whose events are not late and whose rows do not expire."""
         self._confirmed_ms = 0
         """Watermark by the last confirmed end offsets."""
-        self._horizons_ms = {**horizons_ms, PENDING_FEEDBACK: max(horizons_ms.values())}
+        self._horizons_ms = {**horizons_ms, PENDING_FEEDBACK: max(horizons_ms.values(), default=0)}
         self._expired_before_ms: Mapping[str, int] = {}
         self._positions: dict[str, Position] = {}
         self._end_offsets: dict[str, int | None] = {}

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -20,14 +20,20 @@ from monitor.clock import Clock
 from monitor.config import Settings
 from monitor.decoding import RecordDecoder
 from monitor.engine import EventNormalizer
-from monitor.errors import AbMonitorError, DataLoss, DependencyUnavailable, StoreUnavailable, join_reasons
+from monitor.errors import (
+    AbMonitorError,
+    DataLoss,
+    DependencyUnavailable,
+    ExperimentsChanged,
+    StoreUnavailable,
+    join_reasons,
+)
 from monitor.pipeline.arrival_counter import ArrivalCounter
 from monitor.pipeline.batch_applier import OutcomeCounts
 from monitor.pipeline.batch_decoding import DecodedBatch, decode_records
 from monitor.pipeline.commit_pipeline import PendingCommit, ShardBatch, ShardedWriter
 from monitor.pipeline.pauses import Dependency, Pauses
 from monitor.pipeline.retention import RetentionCleaner
-from monitor.pipeline.skipped_events import SkippedEventLogger
 from monitor.pipeline.snapshot_writer import SnapshotWriter
 from monitor.pipeline.status_reporter import StatusReporter
 from monitor.pipeline.telemetry import LagReporter, Telemetry
@@ -62,7 +68,6 @@ class Worker:
         watermark_tracker: WatermarkTracker,
         retention_cleaners: Sequence[RetentionCleaner],
         snapshot_writer: SnapshotWriter,
-        skipped_event_logger: SkippedEventLogger,
         source: Source,
         telemetry: Telemetry,
         clock: Clock,
@@ -70,19 +75,21 @@ class Worker:
         arrival_counter: ArrivalCounter | None = None,
         status_reporter: StatusReporter | None = None,
         accepts_rejected_backlog: bool = False,
+        is_restart: bool = False,
+        held_numbers: Callable[[], Collection[str]] = frozenset,
     ) -> None:
         """Connect the parts; `topics` is the topic by event type, for the labels of metrics.
 
         `arrival_counter` and `status_reporter` are those of the service; other commands have none. If
         `accepts_rejected_backlog` is true, the limits on rejected records apply only to records that arrive after the
-        start.
+        start. With `is_restart`, the worker replaces one in the same process, and so is ready already.
+        `held_numbers` returns what `WatermarkTracker.hold` needs.
         """
         self._settings = settings
         self._writer = writer
         self._watermark_tracker = watermark_tracker
         self._retention_cleaners = retention_cleaners
         self._snapshot_writer = snapshot_writer
-        self._skipped_event_logger = skipped_event_logger
         self._source = source
         self._decoder = RecordDecoder(settings)
         self._decode = partial(
@@ -94,6 +101,7 @@ class Worker:
         self._arrival_counter = arrival_counter
         self._status_reporter = status_reporter
         self._accepts_rejected_backlog = accepts_rejected_backlog
+        self._held_numbers = held_numbers
         self._accepted_until: Mapping[str, int] = {}
         """End offsets at the start, by partition: before these, any number of records may be rejected."""
         self._telemetry = telemetry
@@ -103,7 +111,9 @@ class Worker:
         telemetry.initialize_topics(topics)
         self._lag_reporter = LagReporter()
         self._stop = threading.Event()
-        self._is_starting = True
+        self._is_starting = not is_restart
+        self.have_experiments_changed = False
+        """Whether `run` has returned because the set of declared experiments was changed."""
         self._pauses = Pauses(lambda dependency, is_paused: telemetry.paused.labels(dependency).set(is_paused))
         self._next_housekeeping_s = self._next_positions_s = 0.0
         self._source_problem: str | None = None
@@ -128,13 +138,19 @@ class Worker:
         """Return sentences about events that do not count, at most ten seconds old; does not read the store."""
         return () if self._status_reporter is None else self._status_reporter.data_problems
 
+    @property
+    def accepts_rejected_backlog(self) -> bool:
+        """Whether the limits on rejected records are still suspended."""
+        return self._accepts_rejected_backlog
+
     def stop(self) -> None:
         """Make `run` return after the current batch."""
         self._stop.set()
 
     def run(self) -> None:
-        """Process batches until `stop` is called or the source is exhausted.
+        """Process batches until `stop` is called, the source is exhausted, or the declared experiments were changed.
 
+        In the last case the source is rewound, so that another worker decodes the records that are not applied.
         Raises `DataLoss` if events were deleted before they were applied, and `kafka.on_lost_history` is "stop"; raises
         `InputRejected` if too many records are rejected.
         """
@@ -144,6 +160,9 @@ class Worker:
             self._await_commits()
         except ShutdownRequested:
             log.info("stopped while paused")
+        except ExperimentsChanged:
+            self.have_experiments_changed = True
+            self._source.rewind()
         finally:
             self._writer.close()
             self._decoder.close()
@@ -306,7 +325,6 @@ class Worker:
         self._telemetry.count_outcomes(self._topics, outcomes)
         for record in batch.decoded_batch.ignored_records:
             self._telemetry.ignored_records.labels(self._topic_label(record.partition), record.reason).inc()
-        self._skipped_event_logger.log_skipped(outcomes)
         self._watermark_tracker.apply_position_updates(batch.position_updates)
         self._watermark_tracker.update_end_offsets(self._source.end_offsets())
         self.processed_records += batch.record_count
@@ -429,6 +447,7 @@ class Worker:
             return
         self._next_housekeeping_s = now_s + _HOUSEKEEPING_INTERVAL_S
         self._check_source()
+        self._watermark_tracker.hold(self._held_numbers())
         self._source.commit_group_offsets({})
         end_offsets = self._source.end_offsets()
         self._watermark_tracker.update_end_offsets(end_offsets)

@@ -60,7 +60,7 @@ from monitor.state.record_deltas import add_metric_sums, add_traffic_counts
 from monitor.state.record_reader import decode_chunk, decode_record
 from monitor.state.redis_connection import translating_errors
 from monitor.state.sharded_store import ShardedStore, read_newest_response_ms
-from monitor.state.store_metadata import read_experiment_numbers, read_hash_key
+from monitor.state.store_metadata import read_hash_key, read_shown_experiments
 from monitor.state.store_records import Commit, StoreState
 from monitor.state.store_shard import StoreShard
 
@@ -141,7 +141,7 @@ def audit_aggregates(store: ShardedStore, settings: Settings) -> AuditFindings:
 
     Raises `DependencyUnavailable` if workers have committed during each attempt.
     """
-    numbers = read_experiment_numbers(store, settings)
+    settings, numbers, _ = read_shown_experiments(store, settings)
     experiments = [
         Experiment(numbers[experiment.name], experiment)
         for experiment in settings.experiments

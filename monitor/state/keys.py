@@ -10,6 +10,7 @@ In the list, e is the number of an experiment, v the index of a variant, and an 
 number of the commit that last changed the member's record.
 
     meta                            hash, see below
+    experiments_set                 the declared experiments as JSON, see `monitor.config.declared_set` (first shard)
     definitions                     hash: experiment → JSON with its number and definitions (first shard)
     horizons                        hash: number of an experiment → how long its rows may change, in ms (first shard)
     positions                       hash: topic:partition → `Position`
@@ -25,6 +26,7 @@ number of the commit that last changed the member's record.
     arrivals:hour                   hash of counts of the events that arrived in an hour, see `monitor.state.arrivals`
     arrival_index                   index of hours in arrivals
     experiments_skipped             hash: field of events_skipped → name of the undeclared experiment
+    variants_skipped                hash of counts, see `monitor.state.skip_counts`
     feedback_unmatched              hash: kind of feedback → reactions whose response had not arrived when they expired
     newest_times                    hash: e:v:response, e:v:event → time of the newest response or event, in ms; also
                                     times of skipped events, see `monitor.state.skip_counts`
@@ -60,7 +62,8 @@ number of the commit that last changed the member's record.
 Names that begin with `expiry_` have `PENDING_FEEDBACK` instead of e for feedback whose response has not arrived. A
 record is a string of 64-bit big-endian integers. The fields of meta are
 
-    schema, shards, hash_key, hash_check, experiments (how many are defined; the last four on the first shard only)
+    schema, shards, hash_key, hash_check (the last three on the first shard only)
+    experiments_version             version of the set of declared experiments under which events are decoded
     store_id                        random; differs after a reset
     run_id                          run id of the server when its append-only file was last rewritten
     commits, commits_begun          commits applied, and begun: equal unless a commit was applied in part
@@ -157,6 +160,10 @@ class StoreKeys:
         return self.prefix + b"meta"
 
     @property
+    def experiments_set(self) -> bytes:
+        return self.prefix + b"experiments_set"
+
+    @property
     def definitions(self) -> bytes:
         return self.prefix + b"definitions"
 
@@ -199,6 +206,10 @@ class StoreKeys:
     @property
     def experiments_skipped(self) -> bytes:
         return self.prefix + b"experiments_skipped"
+
+    @property
+    def variants_skipped(self) -> bytes:
+        return self.prefix + b"variants_skipped"
 
     @property
     def feedback_unmatched(self) -> bytes:

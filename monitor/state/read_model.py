@@ -13,6 +13,7 @@ import numpy as np
 from monitor.analysis import (
     Analyzer,
     DecayedMean,
+    ExperimentHistory,
     ExperimentSummary,
     ItemCoverage,
     MetricSummary,
@@ -21,14 +22,15 @@ from monitor.analysis import (
     VariantSummary,
     VerdictHistory,
     find_analysis_time,
-    find_intended_shares,
     list_verdict_history,
 )
 from monitor.clock import DAY_MS, HOUR_MS, Clock
-from monitor.config import ExperimentSettings, Settings
+from monitor.config import DeclaredSet, ExperimentSettings, Settings
 from monitor.engine import IdHasher
 from monitor.errors import StoreUnavailable, UnusableStore, UsageError
 from monitor.metrics import IntArray, RecordLayout, ResponseRecord, UnitRecord, chunk_length_ms
+from monitor.state.backfills import read_backfills
+from monitor.state.declared_experiments import experiment_histories
 from monitor.state.embedded_redis import running_store_server
 from monitor.state.generations import connect_active_generation
 from monitor.state.item_coverage import CoverageReader
@@ -41,7 +43,7 @@ from monitor.state.service_records import read_service_records
 from monitor.state.sharded_store import ShardedStore
 from monitor.state.skip_counts import SkippedEventTotals
 from monitor.state.snapshot_log import SnapshotLog
-from monitor.state.store_metadata import read_experiment_numbers, read_hash_key
+from monitor.state.store_metadata import read_hash_key, read_shown_experiments
 from monitor.state.store_records import decode_positions
 from monitor.state.store_shard import StoreShard
 from monitor.state.time_buckets import BucketCache, BucketReading, BucketSeries, SeriesKey
@@ -101,16 +103,30 @@ class _EventCounts:
     """Experiment number → counts of `StoreKeys.data_quality`."""
     skipped_by_experiment: Mapping[str, SkippedEventCounts] = field(default_factory=dict)
     """Experiment → skipped events that may belong to the experiment."""
+    unnamed_responses: int = 0
+    """Skipped responses of undeclared experiments that are not recorded by name."""
 
 
 class StoreReader:
     """Reads a store. Several threads may use the same reader."""
 
-    def __init__(self, store: ShardedStore, settings: Settings, numbers: Mapping[str, int], clock: Clock) -> None:
+    def __init__(
+        self,
+        store: ShardedStore,
+        settings: Settings,
+        numbers: Mapping[str, int],
+        clock: Clock,
+        declared_set: DeclaredSet | None = None,
+    ) -> None:
+        """`declared_set` is the set of declared experiments; None for a store that was filled from files."""
         self.store = store
+        self._declared_set = declared_set or DeclaredSet()
+        self.histories: Mapping[str, ExperimentHistory] = experiment_histories(self._declared_set, {})
+        """History of each declared experiment, as of the last summary."""
         self._settings = settings
         self.numbers = numbers
         self._clock = clock
+        self._declared_names = settings.deselected_experiments | numbers.keys()
         self._layouts = {
             experiment.name: RecordLayout.for_experiment(experiment) for experiment in settings.experiments
         }
@@ -136,7 +152,7 @@ class StoreReader:
         experiment_variants = [variant for variant in variants if variant.experiment.name == experiment]
         self._read_cohorts(experiment_variants)
         self._check_active_generation()
-        return _student_sums(experiment_variants, counts, self.numbers.keys())
+        return self._student_sums(experiment_variants, counts)
 
     def item_reader(self, experiment: str) -> ItemReader:
         """Return a reader of an experiment's items. Raises `UsageError` if the experiment counts no items."""
@@ -161,9 +177,12 @@ class StoreReader:
 
         All-time numbers are current numbers for any `as_of_ms`. Verdicts are as of the newest event of any experiment,
         or of `as_of_ms` if that is earlier: a student's window is complete only when later events were read. After its
-        end, an experiment needs no later events: see `find_analysis_time`. Raises `StoreUnavailable`.
+        end, an experiment needs no later events: see `find_analysis_time`. Verdicts of an archived experiment, and of a
+        previous definition, are as of their own newest event. Raises `StoreUnavailable`.
         """
         is_past = as_of_ms is not None
+        if any(experiment.is_filling for experiment in self._declared_set.experiments):
+            self.histories = experiment_histories(self._declared_set, read_backfills(self.store))
         cache = self._caches.get(is_past) or BucketCache(self._read_run_ids())
         while True:
             variants, counts = self._read_variants()
@@ -196,10 +215,16 @@ class StoreReader:
         experiments = {}
         for experiment in self._settings.experiments:
             experiment_variants = [variant for variant in variants if variant.experiment is experiment]
-            students = _student_sums(experiment_variants, counts, self.numbers.keys())
+            students = self._student_sums(experiment_variants, counts)
             live_estimates = students.live_estimates(self._layouts[experiment.name], "rated")
             read_until_ms = consumed_at_ms - experiment.allowed_lateness_ms if as_of_ms is None else as_of_ms
-            analyzed_ms = find_analysis_time(experiment, newest_event_ms, read_until_ms)
+            newest_read_ms = newest_event_ms
+            if students.history.frozen_at_ms is not None:
+                # Later events of the experiment are not counted, so events of others do not complete its windows.
+                last_event_ms = max((variant.last_event_ms or 0 for variant in experiment_variants), default=0)
+                newest_read_ms = min(newest_event_ms, last_event_ms)
+                read_until_ms = min(read_until_ms, students.history.frozen_at_ms)
+            analyzed_ms = find_analysis_time(experiment, newest_read_ms, read_until_ms)
             summaries = {
                 variant.name: replace(
                     self._summarize_variant(variant, means, live_estimates[variant.name]),
@@ -218,10 +243,11 @@ class StoreReader:
                 variants={name: summaries[name] for name in experiment.variants},
                 analysis=self._analyzers[experiment.name].analyze(students, analyzed_ms),
                 starts_at_ms=experiment.starts_at_ms,
-                intended_shares=find_intended_shares(experiment, analyzed_ms),
+                intended_shares=experiment.intended_shares(analyzed_ms),
                 categories_for_review=categories_for_review.get(experiment.name),
                 newest_event_ms=counts.newest_ms,
                 data_quality=students.data_quality,
+                history=students.history,
             )
         configured = frozenset[str]().union(*(experiment.feedback_kinds for experiment in self._settings.experiments))
         unmatched = dict.fromkeys(configured, 0) | _limit_kinds(counts.unmatched, configured)
@@ -230,7 +256,30 @@ class StoreReader:
             experiments=experiments,
             unmatched_feedback=dict(sorted(unmatched.items())),
             totals_as_of_ms=counts.newest_ms or at_ms,
-            skipped_experiments=counts.skipped.undeclared_experiments({*experiments}),
+            undeclared=counts.skipped.undeclared_experiments(self._declared_names, self._settings.discover),
+            unnamed_undeclared_responses=counts.unnamed_responses,
+        )
+
+    def _student_sums(self, variants: Sequence[_VariantRecords], counts: _EventCounts) -> StoredStudentSums:
+        """Return the sums over the students of an experiment's variants."""
+        experiment = variants[0].experiment.name
+        history = self.histories.get(experiment, ExperimentHistory())
+        return StoredStudentSums(
+            variant_records={variant.name: variant.unit_sums for variant in variants},
+            cohorts={variant.name: variant.cohorts for variant in variants},
+            delay_counts={variant.name: variant.delay_counts for variant in variants},
+            lost_events=counts.lost_events,
+            rejected_share=counts.rejected_records / counts.recent_records if counts.recent_records else None,
+            # A declared set is in force: skipped events are counted by a backfill, or the experiment is archived.
+            skipped_events=None if experiment in self.histories else counts.skipped_by_experiment.get(experiment),
+            data_quality=data_quality_from_counts(
+                counts.quality[variants[0].number],
+                {variant.name: int(ResponseRecord(variant.all_time_sums).responses) for variant in variants},
+                {variant.name: +variant.uncounted_reactions for variant in variants},
+                _responses_per_student(variants),
+                counts.skipped.other_spellings(experiment, self.numbers.keys()),
+            ),
+            history=history,
         )
 
     def _read_variants(self) -> tuple[list[_VariantRecords], _EventCounts]:
@@ -247,6 +296,9 @@ class StoreReader:
         if counts.skipped.events:
             id_hasher = IdHasher(read_hash_key(self.store, self._settings))
             counts.skipped_by_experiment = counts.skipped.by_experiment(self.experiments, self.numbers, id_hasher)
+            counts.unnamed_responses = counts.skipped.unnamed_responses(
+                self._declared_names, self._settings.discover, id_hasher
+            )
         return variants, counts
 
     def _add_shard(self, variants: Sequence[_VariantRecords], counts: _EventCounts, shard: StoreShard) -> None:
@@ -258,6 +310,7 @@ class StoreReader:
             keys.events_lost,
             keys.events_skipped,
             keys.experiments_skipped,
+            keys.variants_skipped,
             keys.feedback_unmatched,
             keys.positions,
         )
@@ -274,7 +327,7 @@ class StoreReader:
                 ("ZRANGE", keys.cohort_index(*numbers), 0, -1),
             )
         replies = iter(read_in_transaction(shard, commands))
-        times, lost, skipped, skipped_names, unmatched, positions = map(
+        times, lost, skipped, skipped_names, skipped_variants, unmatched, positions = map(
             hash_from_reply, islice(replies, len(hash_keys))
         )
         for number in experiment_numbers:
@@ -284,7 +337,7 @@ class StoreReader:
         newest_times = {name.decode(): int(ms) for name, ms in times.items() if name[:1].isdigit()}
         counts.newest_ms = max(counts.newest_ms, *newest_times.values(), 0)
         counts.lost_events += sum(map(int, lost.values()))
-        counts.skipped.add(skipped, times, skipped_names)
+        counts.skipped.add(skipped, times, skipped_names, skipped_variants)
         counts.unmatched.update({kind.decode(): int(reactions) for kind, reactions in unmatched.items()})
         for position in decode_positions(positions).values():
             counts.newest_ms = max(counts.newest_ms, position.newest_ms)
@@ -428,16 +481,23 @@ class StoreReader:
 
 
 @contextmanager
-def open_store_reader(settings: Settings, clock: Clock, *, must_exist: bool = True) -> Iterator[StoreReader]:
-    """Yield a reader of the settings' store, without writing to the store.
+def open_store_reader(
+    settings: Settings, clock: Clock, *, must_exist: bool = True, experiment: str | None = None, argument: str = ""
+) -> Iterator[StoreReader]:
+    """Yield a reader of the settings' store, without writing to the store; only of one experiment, if given.
 
-    If `must_exist` is true, an embedded store that does not exist yet raises an error; see `running_store_server`.
+    Raises `UsageError` with `argument` for an unknown experiment. If `must_exist` is true, an embedded store that does
+    not exist yet raises an error; see `running_store_server`.
     """
     with (
         running_store_server(settings.store, must_exist=must_exist) as store_settings,
         closing(connect_active_generation(store_settings)) as shards,
     ):
-        yield StoreReader(shards, settings, read_experiment_numbers(shards, settings), clock)
+        shown_settings, numbers, declared_set = read_shown_experiments(shards, settings)
+        if experiment is not None:
+            shown_settings = shown_settings.select_experiment(experiment, argument)
+            numbers = {experiment: numbers[experiment]}
+        yield StoreReader(shards, shown_settings, numbers, clock, declared_set)
 
 
 def _newest_responses_ms(variants: Sequence[_VariantRecords]) -> dict[str, int]:
@@ -446,27 +506,6 @@ def _newest_responses_ms(variants: Sequence[_VariantRecords]) -> dict[str, int]:
     for variant in variants:
         newest[variant.experiment.name] = max(newest.get(variant.experiment.name, 0), variant.last_response_ms or 0)
     return newest
-
-
-def _student_sums(
-    variants: Sequence[_VariantRecords], counts: _EventCounts, declared_names: Collection[str]
-) -> StoredStudentSums:
-    """Return the sums over the students of an experiment's variants; `declared_names` are those of all experiments."""
-    return StoredStudentSums(
-        variant_records={variant.name: variant.unit_sums for variant in variants},
-        cohorts={variant.name: variant.cohorts for variant in variants},
-        delay_counts={variant.name: variant.delay_counts for variant in variants},
-        lost_events=counts.lost_events,
-        rejected_share=counts.rejected_records / counts.recent_records if counts.recent_records else None,
-        skipped_events=counts.skipped_by_experiment.get(variants[0].experiment.name),
-        data_quality=data_quality_from_counts(
-            counts.quality[variants[0].number],
-            {variant.name: int(ResponseRecord(variant.all_time_sums).responses) for variant in variants},
-            {variant.name: +variant.uncounted_reactions for variant in variants},
-            _responses_per_student(variants),
-            counts.skipped.other_spellings(variants[0].experiment.name, declared_names),
-        ),
-    )
 
 
 def _responses_per_student(variants: Sequence[_VariantRecords]) -> float:

@@ -4,6 +4,7 @@ The hash `SERVICE_KEY` belongs to no generation. Its fields are
 
     starts          number of starts of all workers, since the store was created
     last_failure    JSON: exit code, reason and time of the last worker that ended because of an error
+    file:DIGEST     time (ms) at which a worker last had the experiments with this digest in its configuration file
     worker:ID       JSON: `WorkerRecord`, renewed every few seconds; ID is the host and the process id
 """
 
@@ -19,6 +20,9 @@ from monitor.state.redis_connection import translating_errors
 from monitor.state.sharded_store import ShardedStore
 
 _WORKER_PREFIX: Final = b"worker:"
+_FILE_PREFIX: Final = b"file:"
+_FILE_IN_USE_MS: Final = 300_000
+"""A file counts as in use for this time, so that a restart of its last worker does not let an older file win."""
 _FORGOTTEN_AFTER_MS: Final = 3_600_000
 """A worker that ended without removing its record, for example after SIGKILL, is listed for this time."""
 _MAX_REASON_LENGTH: Final = 1000
@@ -97,6 +101,19 @@ def remove_worker(store: ShardedStore, worker_id: str) -> None:
     """Delete the record of a worker. Raises `StoreUnavailable`."""
     with translating_errors(store.settings):
         store.client.hdel(SERVICE_KEY, _worker_field(worker_id))
+
+
+def record_file_in_use(store: ShardedStore, digest: str, now_ms: int) -> None:
+    """Record that a worker has a file whose experiments have the digest. Raises `StoreUnavailable`."""
+    with translating_errors(store.settings):
+        store.client.hset(SERVICE_KEY, _FILE_PREFIX + digest.encode(), now_ms)
+
+
+def is_file_in_use(store: ShardedStore, digest: str, now_ms: int) -> bool:
+    """Return whether a worker has had this file within the last five minutes. Raises `StoreUnavailable`."""
+    with translating_errors(store.settings):
+        seen_ms = store.client.hget(SERVICE_KEY, _FILE_PREFIX + digest.encode())
+    return seen_ms is not None and int(seen_ms) > now_ms - _FILE_IN_USE_MS
 
 
 def read_service_records(store: ShardedStore) -> ServiceRecords:

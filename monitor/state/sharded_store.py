@@ -52,13 +52,16 @@ class ShardedStore:
         return iter(self._shards)
 
     def reconnect(self, *, backfill: int | None = None) -> ShardedStore:
-        """Return the same shards on a separate connection.
+        """Return the same shards on a separate connection, which expects the same version of declared experiments.
 
         With `backfill`, the number of an experiment, positions are those of the experiment's backfill.
         """
-        return ShardedStore(
+        store = ShardedStore(
             self.settings, self.generation, self.active_generation, shard_count=len(self), backfill=backfill
         )
+        for shard, other in zip(store, self, strict=True):
+            shard.experiments_version = other.experiments_version
+        return store
 
     def read_positions(self) -> dict[str, Position]:
         """Return partition → position, as stored on the partition's shard."""

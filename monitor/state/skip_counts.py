@@ -8,7 +8,11 @@ events that the other workers skip are counted. Fields of `StoreKeys.events_skip
     responses:other     responses of further experiments, if there are too many to count separately
     feedback:NUMBER     feedback about responses of an experiment that were applied earlier
 
-`StoreKeys.experiments_skipped` has the names of the experiments whose responses are counted.
+`StoreKeys.experiments_skipped` has the names of the experiments that are recorded by name, at most `discover.limit`.
+`StoreKeys.variants_skipped` has the responses of their variants; HASH is that of the experiment:
+
+    HASH:VARIANT        responses of a variant, of at most 20 variants of an experiment
+    HASH:               responses of further variants
 
 Two fields of `StoreKeys.newest_times` belong to each field: `newest:FIELD` is the newest time (ms), `oldest:FIELD` the
 oldest time, negated because a commit stores the larger of two numbers.
@@ -16,13 +20,13 @@ oldest time, negated because a commit stores the larger of two numbers.
 
 from __future__ import annotations
 
-import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
-from monitor.analysis import SkippedExperiment
-from monitor.config import MAX_NAME_LENGTH, ExperimentSettings, similar_name
+from monitor.analysis import UndeclaredExperiment, find_meant_name, spelling, stored_name
+from monitor.config import DiscoverSettings, ExperimentSettings
 from monitor.engine import IdHasher
 from monitor.state.keys import StoreKeys
 from monitor.state.record_reader import read_in_transaction
@@ -32,14 +36,16 @@ from monitor.state.store_records import Commit
 from monitor.state.store_shard import StoreShard
 from monitor.stats import SkippedEventCounts
 
-_MAX_LISTED_EXPERIMENTS: Final = 20
+_MAX_SIMILAR_NAMES: Final = 20
+"""Largest number of undeclared experiments for which a similar name is searched: each search takes a while."""
+_RESPONSES_PREFIX: Final = b"responses:"
 OTHER_EXPERIMENTS_FIELD: Final = b"responses:other"
 """Counts the responses of experiments beyond the limit of separately counted experiments."""
 
 
 def skipped_responses_field(experiment: str, id_hasher: IdHasher) -> bytes:
     """Return the field that counts the responses of an experiment."""
-    return b"responses:" + id_hasher.hash_experiment(experiment).hex().encode()
+    return _RESPONSES_PREFIX + id_hasher.hash_experiment(experiment).hex().encode()
 
 
 def skipped_feedback_field(number: int) -> bytes:
@@ -64,34 +70,69 @@ def add_skipped_events(
     commit.raise_newest_time(_oldest_time_field(field).decode(), -first_ms)
 
 
-def _spelling(name: str) -> str:
-    """Return a name without case, blanks and punctuation.
+def skipped_variant_field(field: bytes, variant: str | None) -> bytes:
+    """Return the field of `variants_skipped` for a variant of an experiment, whose responses `field` counts.
 
-    >>> _spelling("Ranker V2") == _spelling("ranker-v2"), _spelling("ranker-v1") == _spelling("ranker-v2")
-    (True, False)
+    None stands for the further variants, which are counted together.
     """
-    return re.sub(r"[\W_]+", "", name).casefold()
+    return field.removeprefix(_RESPONSES_PREFIX) + b":" + _encode_name(variant or "")
 
 
 def add_skipped_name(commit: Commit, keys: StoreKeys, field: bytes, experiment: str) -> None:
     """Append the name of an undeclared experiment to a commit, cut to 100 characters."""
-    commit.hash_texts[keys.experiments_skipped, field] = experiment[:MAX_NAME_LENGTH].encode(errors="replace")
+    commit.hash_texts[keys.experiments_skipped, field] = _encode_name(experiment)
 
 
-def read_skipped_fields(store: StoreShard) -> set[bytes]:
-    """Return the fields of a shard's counts."""
-    with translating_errors(store.settings):
-        return set(store.client.hkeys(store.keys.events_skipped))
+def _encode_name(name: str) -> bytes:
+    return stored_name(name).encode(errors="replace")
 
 
-def delete_skipped_responses(store: ShardedStore, experiment: str, id_hasher: IdHasher) -> None:
-    """Delete the count of the responses of an experiment, because a backfill has applied them."""
-    field = skipped_responses_field(experiment, id_hasher)
-    with translating_errors(store.settings):
-        for shard in store:
-            deletion = store.client.pipeline(transaction=True)
-            deletion.hdel(shard.keys.events_skipped, field).hdel(shard.keys.experiments_skipped, field)
-            deletion.hdel(shard.keys.newest_times, _newest_time_field(field), _oldest_time_field(field)).execute()
+@dataclass(frozen=True, slots=True)
+class SkippedFields:
+    """The fields of a shard's counts of skipped events."""
+
+    counts: set[bytes]
+    """Fields of `StoreKeys.events_skipped`."""
+    names: set[bytes]
+    """Fields of the experiments that are recorded by name."""
+    variants: defaultdict[bytes, set[bytes]]
+    """Field of an experiment → fields of `StoreKeys.variants_skipped`, without that of further variants."""
+
+
+def read_skipped_fields(store: StoreShard) -> SkippedFields:
+    """Return the fields of a shard's counts. Raises `StoreUnavailable`."""
+    keys = store.keys
+    counts, names, variants = read_in_transaction(
+        store, [("HKEYS", key) for key in (keys.events_skipped, keys.experiments_skipped, keys.variants_skipped)]
+    )
+    variant_fields: defaultdict[bytes, set[bytes]] = defaultdict(set)
+    for field in variants:
+        hash_text, _, variant = field.partition(b":")
+        if variant:
+            variant_fields[_RESPONSES_PREFIX + hash_text].add(field)
+    return SkippedFields(set(counts), set(names), variant_fields)
+
+
+def forget_skipped_experiment(
+    store: ShardedStore, name: str, id_hasher: IdHasher, numbers: Collection[int] = ()
+) -> None:
+    """Delete the counts of an experiment's skipped events, its name and its variants, on all shards.
+
+    Call this after a backfill has counted the skipped events, and no worker skips events of the experiment any more.
+    `numbers` are the experiment's numbers whose counts of feedback are deleted. Responses in
+    `OTHER_EXPERIMENTS_FIELD` may be of any experiment, so they remain. Raises `StoreUnavailable`.
+    """
+    responses_field = skipped_responses_field(name, id_hasher)
+    fields = [responses_field, *map(skipped_feedback_field, numbers)]
+    for shard in store:
+        keys = shard.keys
+        variant_fields = read_skipped_fields(shard).variants[responses_field]
+        with translating_errors(shard.settings), shard.client.pipeline(transaction=True) as pipeline:
+            pipeline.hdel(keys.events_skipped, *fields)
+            pipeline.hdel(keys.newest_times, *map(_newest_time_field, fields), *map(_oldest_time_field, fields))
+            pipeline.hdel(keys.experiments_skipped, responses_field)
+            pipeline.hdel(keys.variants_skipped, skipped_variant_field(responses_field, None), *variant_fields)
+            pipeline.execute()
 
 
 class SkippedEventTotals:
@@ -102,30 +143,78 @@ class SkippedEventTotals:
         """Field → events."""
         self._names: dict[bytes, str] = {}
         """Field → name of the experiment."""
+        self._variants: dict[bytes, Counter[str]] = {}
+        """Field of an experiment → variant → responses; "" stands for further variants."""
         self._newest_ms: dict[bytes, int] = {}
         self._oldest_ms: dict[bytes, int] = {}
 
-    def add(self, counts: Mapping[bytes, bytes], times: Mapping[bytes, bytes], names: Mapping[bytes, bytes]) -> None:
-        """Add the hashes `events_skipped`, `newest_times` and `experiments_skipped` of a shard."""
+    def add(
+        self,
+        counts: Mapping[bytes, bytes],
+        times: Mapping[bytes, bytes],
+        names: Mapping[bytes, bytes],
+        variants: Mapping[bytes, bytes],
+    ) -> None:
+        """Add the hashes `events_skipped`, `newest_times`, `experiments_skipped` and `variants_skipped` of a shard."""
         self._names |= {field: name.decode(errors="replace") for field, name in names.items()}
         for field, events in counts.items():
             self.events[field] += int(events)
             newest_ms, oldest_ms = int(times[_newest_time_field(field)]), -int(times[_oldest_time_field(field)])
             self._newest_ms[field] = max(newest_ms, self._newest_ms.get(field, newest_ms))
             self._oldest_ms[field] = min(oldest_ms, self._oldest_ms.get(field, oldest_ms))
+        for variant_field, responses in variants.items():
+            hash_text, _, variant = variant_field.partition(b":")
+            variant_counts = self._variants.setdefault(_RESPONSES_PREFIX + hash_text, Counter())
+            variant_counts[variant.decode(errors="replace")] += int(responses)
 
-    def undeclared_experiments(self, declared_names: Collection[str]) -> tuple[SkippedExperiment, ...]:
-        """Return the undeclared experiments with the most skipped responses, largest number first."""
-        counts = [
-            (-responses, name) for name, responses in self.responses_by_name().items() if name not in declared_names
-        ]
+    def undeclared_experiments(
+        self, declared_names: Collection[str], discover: DiscoverSettings
+    ) -> tuple[UndeclaredExperiment, ...]:
+        """Return the undeclared experiments that are recorded by name, those with the most responses first.
+
+        Each shard stores at most `discover.limit` names, and at most as many experiments are returned.
+        """
+        fields_by_name: dict[str, list[bytes]] = {}
+        for field, name in self._names.items():
+            if self.events[field] and name not in declared_names and discover.records(name):
+                fields_by_name.setdefault(name, []).append(field)
+        experiments = [self._undeclared_experiment(name, fields) for name, fields in fields_by_name.items()]
+        experiments.sort(key=lambda experiment: (-experiment.responses, experiment.name))
         return tuple(
-            SkippedExperiment(name, -negative_count, similar_name(name, declared_names))
-            for negative_count, name in sorted(counts)[:_MAX_LISTED_EXPERIMENTS]
+            replace(experiment, similar_name=find_meant_name(experiment.name, declared_names))
+            if index < _MAX_SIMILAR_NAMES
+            else experiment
+            for index, experiment in enumerate(experiments[: discover.limit])
+        )
+
+    def _undeclared_experiment(self, name: str, fields: Collection[bytes]) -> UndeclaredExperiment:
+        """Return an experiment; several fields have the same name if longer names were cut."""
+        variants = sum((self._variants.get(field, Counter[str]()) for field in fields), Counter[str]())
+        other_variant_responses = variants.pop("", 0)
+        return UndeclaredExperiment(
+            name,
+            responses=sum(self.events[field] for field in fields),
+            first_ms=min(self._oldest_ms[field] for field in fields),
+            last_ms=max(self._newest_ms[field] for field in fields),
+            variants=dict(sorted(variants.items(), key=lambda count: (-count[1], count[0]))),
+            other_variant_responses=other_variant_responses,
+        )
+
+    def unnamed_responses(
+        self, declared_names: Collection[str], discover: DiscoverSettings, id_hasher: IdHasher
+    ) -> int:
+        """Return the skipped responses of undeclared experiments that are not recorded by name."""
+        declared_fields = {skipped_responses_field(name, id_hasher) for name in declared_names}
+        return sum(
+            responses
+            for field, responses in self.events.items()
+            if field.startswith(_RESPONSES_PREFIX)
+            and field not in declared_fields
+            and not (field in self._names and discover.records(self._names[field]))
         )
 
     def responses_by_name(self) -> Counter[str]:
-        """Return the skipped responses by name of their experiment, of all experiments with a separate count."""
+        """Return the skipped responses by name of their experiment, of all experiments that are recorded by name."""
         responses: Counter[str] = Counter()
         for field, name in self._names.items():
             responses[name] += self.events[field]
@@ -139,7 +228,7 @@ class SkippedEventTotals:
         return {
             name: responses
             for name, responses in self.responses_by_name().items()
-            if name not in declared_names and _spelling(name) == _spelling(experiment)
+            if name not in declared_names and spelling(name) == spelling(experiment)
         }
 
     def by_experiment(
@@ -180,6 +269,17 @@ def read_skipped_events(store: ShardedStore) -> SkippedEventTotals:
     """Return the counts of skipped events of all shards. Raises `StoreUnavailable`."""
     totals = SkippedEventTotals()
     for shard in store:
-        hash_keys = (shard.keys.events_skipped, shard.keys.newest_times, shard.keys.experiments_skipped)
+        keys = shard.keys
+        hash_keys = (keys.events_skipped, keys.newest_times, keys.experiments_skipped, keys.variants_skipped)
         totals.add(*map(hash_from_reply, read_in_transaction(shard, [("HGETALL", key) for key in hash_keys])))
     return totals
+
+
+def read_undeclared_experiments(
+    store: ShardedStore, declared_names: Collection[str], discover: DiscoverSettings
+) -> tuple[UndeclaredExperiment, ...]:
+    """Return the undeclared experiments that are recorded by name, those with the most responses first.
+
+    `declared_names` are those of all declared experiments, also of archived ones. Raises `StoreUnavailable`.
+    """
+    return read_skipped_events(store).undeclared_experiments(declared_names, discover)

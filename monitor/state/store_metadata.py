@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
-from monitor.config import Settings, aggregate_definitions, definition_differences
+from monitor.clock import wall_clock
+from monitor.config import (
+    DeclaredSet,
+    Definition,
+    ExperimentSettings,
+    Settings,
+    add_file_experiments,
+    definition_changes,
+)
 from monitor.errors import CorruptStore, IncompatibleStore
+from monitor.state.declared_experiments import read_declared_set, update_declared_set
 from monitor.state.keys import ACTIVE_GENERATION_KEY, FIRST_SHARD_PREFIX
 from monitor.state.redis_connection import translating_errors
 from monitor.state.sharded_store import ShardedStore
@@ -21,51 +30,86 @@ _HASH_KEY_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class StoreMetadata:
-    """Numbers of the experiments and hash key of a store."""
+    """The declared experiments and the hash key of a store."""
 
-    numbers: Mapping[str, int]
-    """Configured experiment → its number in the store."""
+    declared_set: DeclaredSet
     hash_key: bytes
     """Key of the hashes of ids."""
     horizons_ms: Mapping[str, int]
-    """Number of each stored experiment, configured or not → how long the experiment's rows may change."""
+    """Number of each stored experiment, declared or not → how long the experiment's rows may change."""
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """Return declared experiment → its number in the store."""
+        return {experiment.name: experiment.number for experiment in self.declared_set.experiments}
 
 
-def read_experiment_numbers(store: ShardedStore, settings: Settings) -> Mapping[str, int]:
-    """Return the numbers of the configured experiments without a write; below 0 for an experiment that is not stored.
+def read_shown_experiments(store: ShardedStore, settings: Settings) -> tuple[Settings, Mapping[str, int], DeclaredSet]:
+    """Return the settings with the experiments that readers show, their numbers, and the stored set; writes nothing.
 
-    Raises `UnusableStore` as `initialize_store` does.
+    In the store of a service these are the declared experiments, with further ones of the file, whose numbers are below
+    0. Otherwise they are those of the file. Raises `UnusableStore`.
     """
+    declared_set = _read_checked_set(store, settings)
+    configured = _configured(declared_set, settings)
+    if declared_set.is_in_force:
+        names = {experiment.name for experiment in declared_set.experiments}
+        shown = [experiment.served for experiment in declared_set.experiments]
+        shown += [definition for definition in configured if definition.settings.name not in names]
+    else:
+        _check_definitions(declared_set, settings.experiments)
+        shown = configured
+    numbers = {definition.settings.name: definition.number for definition in shown}
+    return replace(settings, experiments=tuple(definition.settings for definition in shown)), numbers, declared_set
+
+
+def _read_checked_set(store: ShardedStore, settings: Settings) -> DeclaredSet:
     with translating_errors(settings.store):
         meta = _check_schemas(store)
-        stored = _read_registered_experiments(store, meta)
     _check_hash_key(settings, meta)
-    _check_definitions(
-        stored, {experiment.name: aggregate_definitions(experiment) for experiment in settings.experiments}
-    )
-    return {
-        experiment.name: int(stored[experiment.name]["number"]) if experiment.name in stored else -1 - index
+    return read_declared_set(store)
+
+
+def _configured(declared_set: DeclaredSet, settings: Settings) -> list[Definition]:
+    """Return the file's experiments with their numbers; below 0 for an experiment that is not stored."""
+    numbers = {experiment.name: experiment.number for experiment in declared_set.experiments}
+    return [
+        Definition(numbers.get(experiment.name, -1 - index), experiment)
         for index, experiment in enumerate(settings.experiments)
-    }
+    ]
 
 
 def initialize_store(store: ShardedStore, settings: Settings) -> StoreMetadata:
-    """Register the configured experiments, and return the metadata of the store.
+    """Declare the configured experiments that the store lacks, and return the metadata of the store.
 
     Raises `UnusableStore`, and writes nothing, if the store has another schema, another hash key, or other definitions
-    of an experiment.
+    of an experiment. `join_store` accepts other definitions.
     """
-    configured = {experiment.name: aggregate_definitions(experiment) for experiment in settings.experiments}
+
+    def declare_missing(current: DeclaredSet) -> DeclaredSet:
+        _check_definitions(current, settings.experiments)
+        names = {experiment.name for experiment in current.counted}
+        missing = [experiment for experiment in settings.experiments if experiment.name not in names]
+        return add_file_experiments(current, missing, "the command line", wall_clock()) if missing else current
+
+    return join_store(store, settings, declare_missing)
+
+
+def join_store(store: ShardedStore, settings: Settings, change: Callable[[DeclaredSet], DeclaredSet]) -> StoreMetadata:
+    """Initialize a store if it is new, change the set of declared experiments, and return the metadata.
+
+    `change` returns the next version of the set, or the set itself. Raises `UnusableStore` if the store has another
+    schema or another hash key, and the errors of `change`.
+    """
     with translating_errors(settings.store):
         meta = _check_schemas(store)
-        stored = _read_registered_experiments(store, meta)
-        _check_definitions(stored, configured)
         if int(meta.get(b"shards", len(store))) != len(store):
             raise IncompatibleStore(
                 f"another worker has created the store with {int(meta[b'shards'])} shards, but this worker expects "
                 f"{len(store)}. Start this worker again"
             )
-        first_shard, keys, client = store.first_shard, store.first_shard.keys, store.client
+        change(read_declared_set(store))
+        first_shard, client = store.first_shard, store.client
         hash_key = _initialize_hash_key(first_shard, settings, meta)
         for shard in reversed(store):
             client.hsetnx(shard.keys.meta, "store_id", secrets.token_hex(_HASH_KEY_BYTES))
@@ -73,23 +117,17 @@ def initialize_store(store: ShardedStore, settings: Settings) -> StoreMetadata:
             shard_count = {"shards": len(store)} if shard is first_shard else {}
             client.hset(shard.keys.meta, mapping={"schema": SCHEMA, **shard_count})
         client.set(ACTIVE_GENERATION_KEY, store.active_generation, nx=True)
-        for name, definition in configured.items():
-            if name not in stored:
-                definition_json = json.dumps(definition, sort_keys=True)
-                script = first_shard.scripts.register
-                first_shard.run_script(script, [keys.meta, keys.definitions], [name, definition_json])
-        stored = read_stored_experiments(store)
-        horizons = {
-            str(stored[experiment.name]["number"]): experiment.horizon_ms for experiment in settings.experiments
-        }
-        client.hset(keys.horizons, mapping=horizons)
-        stored_horizons = client.hgetall(keys.horizons)
-    _check_definitions(stored, configured)
-    for shard in store:
-        shard.is_initialized = True
-    numbers = {name: int(stored[name]["number"]) for name in configured}
+        declared_set = update_declared_set(store, hash_key, change)
+        stored_horizons = client.hgetall(first_shard.keys.horizons)
+    mark_initialized(store, declared_set)
     horizons_ms = {number.decode(): int(ms) for number, ms in stored_horizons.items()}
-    return StoreMetadata(numbers, hash_key, horizons_ms)
+    return StoreMetadata(declared_set, hash_key, horizons_ms)
+
+
+def mark_initialized(store: ShardedStore, declared_set: DeclaredSet) -> None:
+    """Make the commits through a connection expect that the store has this version of the set."""
+    for shard in store:
+        shard.is_initialized, shard.experiments_version = True, declared_set.version
 
 
 def read_stored_experiments(store: ShardedStore) -> dict[str, dict[str, Any]]:
@@ -106,16 +144,6 @@ def read_hash_key(store: ShardedStore, settings: Settings) -> bytes:
         return configured_key
     with translating_errors(settings.store):
         return store.client.hget(store.first_shard.keys.meta, "hash_key") or b""
-
-
-def _read_registered_experiments(store: ShardedStore, meta: Mapping[bytes, bytes]) -> dict[str, dict[str, Any]]:
-    stored = read_stored_experiments(store)
-    if not stored and int(meta.get(b"experiments", 0)):
-        raise CorruptStore(
-            f"the store key {store.first_shard.keys.definitions.decode()} is missing, so the definitions of the "
-            "aggregates are unknown. Run `ab-monitor rebuild`, which computes the aggregates again from Kafka"
-        )
-    return stored
 
 
 def _check_schemas(store: ShardedStore) -> Mapping[bytes, bytes]:
@@ -141,13 +169,12 @@ def _check_schemas(store: ShardedStore) -> Mapping[bytes, bytes]:
     return metas[0]
 
 
-def _check_definitions(stored: Mapping[str, dict[str, Any]], configured: Mapping[str, dict[str, object]]) -> None:
+def _check_definitions(declared_set: DeclaredSet, configured: Sequence[ExperimentSettings]) -> None:
     differences: list[str] = []
-    for name, definition in configured.items():
-        if name in stored:
-            # Through JSON, like the stored definitions.
-            json_definition = json.loads(json.dumps(definition))
-            differences += definition_differences(name, stored[name]["definitions"], json_definition)
+    for experiment in configured:
+        declared = declared_set.find(experiment.name)
+        if declared is not None:
+            differences += definition_changes(declared.settings, experiment)
     if differences:
         raise IncompatibleStore(
             "the aggregates in the store have other definitions than the configuration file: "

@@ -24,7 +24,7 @@ import msgspec
 import redis.exceptions
 
 from monitor.config import StoreSettings
-from monitor.errors import CorruptStore, IncompatibleStore
+from monitor.errors import CorruptStore, ExperimentsChanged, IncompatibleStore
 from monitor.state.keys import ACTIVE_GENERATION_KEY, PENDING_FEEDBACK, StoreKeys, parse_active_generation
 from monitor.state.redis_connection import connect, hash_from_reply, translating_errors
 from monitor.state.store_records import (
@@ -37,7 +37,7 @@ from monitor.state.store_records import (
     encode_position,
 )
 
-SCHEMA: Final = 16
+SCHEMA: Final = 17
 _ROWS_PER_COMMAND: Final = 5000
 Result = TypeVar("Result")
 
@@ -50,10 +50,10 @@ class LuaScripts:
         self.activate_generation = client.register_script(_script_text("activate_generation"))
         self.append_snapshot = client.register_script(_script_text("append_snapshot"))
         self.commit = client.register_script(_script_text("commit"))
+        self.declare = client.register_script(_script_text("declare"))
         self.compact = client.register_script(_script_text("compact"))
         self.expire = client.register_script(_script_text("expire"))
         self.read_state = client.register_script(_script_text("read_state"))
-        self.register = client.register_script(_script_text("register"))
 
 
 def _script_text(name: str) -> str:
@@ -97,6 +97,8 @@ class StoreShard:
         self._expected = _ExpectedState()
         self.chunks_to_compact: dict[bytes, int] = {}
         """Key of a chunk of time buckets that is due for compaction → length (bytes) from which on it is due."""
+        self.experiments_version = 0
+        """Version of the set of declared experiments under which the events of commits are decoded."""
         self.is_initialized = False
         """Whether `initialize_store` has registered the experiments."""
 
@@ -108,7 +110,7 @@ class StoreShard:
         """Return the state of the shard, with which later commits are compared.
 
         Raises `UnusableStore` if the store is damaged, was emptied, or has switched to another generation since
-        `initialize_store`.
+        `initialize_store`; `ExperimentsChanged` if the set of declared experiments was changed.
         """
         meta, positions, run_id = self._read_meta()
         if meta.get(b"commits_begun", b"0") != meta.get(b"commits", b"0"):
@@ -150,6 +152,10 @@ class StoreShard:
             raise CorruptStore(
                 "the store was emptied while it was in use. Start the command again: events are then read from the "
                 "position that kafka.start sets"
+            )
+        if self.is_initialized and int(meta.get(b"experiments_version", 0)) != self.experiments_version:
+            raise ExperimentsChanged(
+                "the declared experiments were changed while the command was running. Start the command again"
             )
         return meta, decode_positions(hash_from_reply(positions)), run_id.decode()
 
@@ -216,7 +222,8 @@ class StoreShard:
 
         The steps are those of lua/commit.lua:
 
-        1. If another generation is active, or this one is being deleted: "generation_switched".
+        1. If another generation is active, or this one is being deleted: "generation_switched". If another version of
+           the set of declared experiments is stored: "experiments_changed".
         2. If the server was restarted or replaced, so that it may have lost acknowledged writes: "server_restarted".
         3. If a partition of the batch is at another offset, or at an offset of another log: "positions_changed".
         4. If rows have expired since, on which the batch may depend, or the student rows of an experiment are being
@@ -231,6 +238,7 @@ class StoreShard:
         header = {
             "run_id": expected.run_id,
             "active_generation": str(self.active_generation) if keys.shard == 0 else False,
+            "experiments_version": self.experiments_version,
             "commits": expected.commits,
             "expirations": expected.expirations,
             "student_deletions": expected.student_deletions,

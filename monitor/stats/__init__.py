@@ -4,7 +4,7 @@
 - `confidence_sequences`: sequential tests. `comparison`: one treatment against the control on one metric.
 - `relative_effects`: relative effects with bounds.
 - `rare_events`: variance corrections for small samples. `cuped`: regression adjustment. `segments`: subgroup effects.
-- `data_quality`: missing responses by variant.
+- `data_quality`: missing responses by variant. `experiment_history`: changes of a running experiment.
 - `srm`: the sample ratio mismatch test. `guardrails`: bounds of harm. `decision`: the rule from evidence to verdict.
 - `decay_bands`: bands around decayed means, for display. `wording`: phrases with numbers and units for readers.
 
@@ -29,6 +29,7 @@ from monitor.stats.evidence import (
     SkippedEventCounts,
     VerdictEvidence,
 )
+from monitor.stats.experiment_history import BackfillProgress, ExperimentHistory
 from monitor.stats.guardrails import Guardrail, GuardrailResult, GuardrailState, evaluate_guardrail
 from monitor.stats.segments import SegmentComparison, compare_segments
 from monitor.stats.srm import DayCounts, PhaseCounts, SrmResult, check_srm
@@ -60,6 +61,7 @@ from monitor.stats.wording import (
 
 __all__ = [
     "MIN_UNITS_FOR_INTERVAL",
+    "BackfillProgress",
     "CohortTable",
     "CovariateStatistic",
     "CupedAdjustment",
@@ -70,6 +72,7 @@ __all__ = [
     "Estimand",
     "Estimate",
     "EstimatePair",
+    "ExperimentHistory",
     "Guardrail",
     "GuardrailEvidence",
     "GuardrailResult",

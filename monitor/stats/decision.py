@@ -13,14 +13,15 @@ covariate.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from monitor.clock import HOURS_PER_DAY
+from monitor.config import ChangeKind
 from monitor.errors import count_noun
 from monitor.stats.comparison import (
     MIN_UNITS_FOR_DECISION,
@@ -46,7 +47,7 @@ VerdictState: TypeAlias = Literal[
     "insufficient_data", "invalid", "stop_harm", "ship", "non_inferior", "futile", "continue"
 ]
 ReasonCode: TypeAlias = Literal[
-    "few_students", "young", "no_variation",
+    "incomplete", "few_students", "young", "no_variation",
     "sample_ratio", "empty_variant", "stray_traffic", "segment_sample_ratio", "hour_sample_ratio",
     "uneven_crossovers", "crossovers", "anonymous_units", "lost_events", "rejected_events", "uneven_rejections",
     "many_rejections",
@@ -56,10 +57,10 @@ ReasonCode: TypeAlias = Literal[
     "guardrail_held", "guardrail_open", "guardrail_idle",
     "adjusted", "covariate_unbalanced", "rated_share_differs", "undefined_share_differs", "metrics_disagree",
     "live_disagrees", "left_out_students", "low_power", "coarse_mde", "skipped_events", "delivery_differs",
-    "rejections",
+    "rejections", "previous_definition", "complete_since", "criteria_changed", "shares_changed",
 ]  # fmt: skip
-"""`young` means that fewer than `min_days` entry days are closed; `stray_traffic` means students in a variant without a
-share; docs/statistics.md lists all codes."""
+"""`incomplete` means that a backfill still counts events, `young` that fewer than `min_days` entry days are closed, and
+`stray_traffic` that students are in a variant without a share; docs/statistics.md lists all codes."""
 
 _WARNING_CODES: Final = frozenset[ReasonCode](
     {
@@ -69,13 +70,23 @@ _WARNING_CODES: Final = frozenset[ReasonCode](
         "guardrail_crossed",
     }
 )  # fmt: skip
-_VALIDITY_CODES: Final = (_WARNING_CODES - {"worse", "guardrail_crossed"}) | {"few_students", "young"}
+_HISTORY_CODES: Final = frozenset[ReasonCode](
+    {"incomplete", "previous_definition", "complete_since", "criteria_changed", "shares_changed"}
+)
+_VALIDITY_CODES: Final = (_WARNING_CODES - {"worse", "guardrail_crossed"}) | _HISTORY_CODES | {"few_students", "young"}
 _NOTICEABLE_VARIANCE_FRACTION: Final = 0.05
 """Rare events that add more than this part of the variance widen the interval by more than a fortieth."""
 _POWER: Final = 0.8
 """The usual power for planning; 50 % is where the half width equals the mde."""
 _REPAIR_PRODUCER: Final = "Correct the producer, then start a new experiment."
 _MAX_LISTED_VARIANTS: Final = 3
+_MAX_LISTED_CHANGES: Final = 5
+_CHANGED_SUBJECTS: Final[Mapping[ChangeKind, str]] = {
+    "criteria": "Decision criteria",
+    "definition": "Definitions",
+    "shares": "Intended shares",
+    "variants": "Variants",
+}
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 _LONG_DAYS: Final = 90.0
 """A longer wait for 80 % power is reported."""
@@ -101,6 +112,11 @@ class Reason:
     def is_about_validity(self) -> bool:
         """Whether the finding makes the comparison invalid or too early; its text contains no effect."""
         return self.code in _VALIDITY_CODES
+
+    @property
+    def is_about_history(self) -> bool:
+        """Whether the finding is a change of the running experiment, or about events that are missing for a time."""
+        return self.code in _HISTORY_CODES
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +246,8 @@ def decide_verdict(evidence: VerdictEvidence, sample_ratio: SrmResult | None = N
         sample_ratio=rule.sample_ratio,
         evidence=evidence,
     )
+    if evidence.history.is_incomplete:
+        return verdict
     return replace(
         verdict, notes=(*verdict.notes, *(imbalances or _cuped_findings(verdict)), *_power_findings(verdict))
     )
@@ -470,6 +488,13 @@ class _DecisionRule:
     def insufficiencies(self) -> Iterator[Reason]:
         """Yield the reasons why the data is insufficient for a decision."""
         evidence = self.evidence
+        backfill = evidence.history.backfill
+        if evidence.history.is_incomplete and backfill is not None:
+            text = (
+                "The numbers are incomplete, because earlier events in Kafka are not counted yet: the experiment "
+                f"{backfill.describe()}. Until all are counted, there is no decision."
+            )
+            yield Reason("incomplete", text)
         has_few_units = min(self.primary.control.units, self.primary.treatment.units) < MIN_UNITS_FOR_DECISION
         for name, estimate in ((evidence.control, self.primary.control), (evidence.treatment, self.primary.treatment)):
             if estimate.units < MIN_UNITS_FOR_DECISION:
@@ -560,7 +585,9 @@ class _DecisionRule:
             return
         control, treatment = evidence.control, evidence.treatment
         difference = quality.missing_share_difference(control, treatment, criteria.sample_ratio_alpha)
-        if difference is not None:
+        # Pooled over phases of different shares, a day with many rejections alone makes the shares differ.
+        have_shares_changed = len(evidence.phases) > 1
+        if difference is not None and not have_shares_changed:
             shares = " and ".join(
                 f"{_percent(quality.variants[name].missing_share)} of {name}" for name in (treatment, control)
             )
@@ -574,7 +601,10 @@ class _DecisionRule:
             return
         change = quality.largest_effect_change(control, treatment, (means[0], means[1]), evidence.max_value)
         tolerable_change = criteria.margin or criteria.mde
-        if quality.missing_share > criteria.rejected_limit and change > tolerable_change:
+        is_suspicious = quality.missing_share > criteria.rejected_limit or (
+            difference is not None and have_shares_changed
+        )
+        if is_suspicious and change > tolerable_change:
             name = evidence.metric
             worst, limit = format_changes(name, [change, tolerable_change])
             text = (
@@ -701,7 +731,13 @@ class _DecisionRule:
         return _share_difference(self.evidence.rated_share, self.evidence.criteria.sample_ratio_alpha)
 
     def additional_findings(self) -> Iterator[Reason]:
-        """Yield the findings that are reported in every state; some may also be reasons of the state."""
+        """Yield the findings that are reported in every state; some may also be reasons of the state.
+
+        Incomplete data have only findings about their history: students seem to have come later than they did.
+        """
+        yield from self.history_findings()
+        if self.evidence.history.is_incomplete:
+            return
         failures = tuple(self.validity_failures())
         yield from failures
         if not any(failure.code in {"uneven_rejections", "many_rejections"} for failure in failures):
@@ -738,9 +774,60 @@ class _DecisionRule:
                 )
                 yield Reason("metrics_disagree", text)
 
+    def history_findings(self) -> Iterator[Reason]:
+        """Yield notes on changes of the running experiment, and on events that its numbers do not contain."""
+        history, noun = self.evidence.history, self.evidence.unit_noun
+        if history.is_previous_definition:
+            until = "" if history.definition_since_ms is None else f", up to {_utc_time(history.definition_since_ms)}"
+            progress = "is being filled" if history.backfill is None else history.backfill.describe()
+            text = f"Numbers of the previous definition{until}; the new definition {progress}."
+            yield Reason("previous_definition", text)
+        if history.complete_since_ms is not None:
+            text = (
+                f"Complete since {_utc_time(history.complete_since_ms)}: Kafka no longer had earlier events. "
+                f"{noun.capitalize()}s who came earlier count from their first response after that time on."
+            )
+            if any(
+                change.kind in ("shares", "variants") for change in history.changes_before(history.complete_since_ms)
+            ):
+                text += (
+                    " Some of them were assigned under other shares than those of that time, so the split may differ "
+                    "from the intended one: start a new experiment if a decision is needed."
+                )
+            yield Reason("complete_since", text)
+        changes = self.changes_after_data("criteria", "definition")
+        if changes:
+            text = (
+                f"{changes} The verdict is computed under the current ones. Criteria that were chosen after data had "
+                "been seen make a verdict weaker evidence."
+            )
+            yield Reason("criteria_changed", text)
+        if len(self.evidence.phases) > 1:
+            text = (
+                f"{self.changes_after_data('shares', 'variants') or 'The intended shares have changed.'} Only "
+                f"{noun}s who entered under the same shares are compared with each other, without the days of the "
+                "change. The effect over all responses mixes the shares, so it has no interval."
+            )
+            yield Reason("shares_changed", text)
+
+    def changes_after_data(self, *kinds: ChangeKind) -> str:
+        """Return a sentence for each day with changes of the kinds after the first response, with the date."""
+        first_ms = self.evidence.first_response_ms
+        phrases: dict[tuple[ChangeKind, str], list[str]] = {}
+        for change in self.evidence.history.changes:
+            if change.kind in kinds and first_ms is not None and change.at_ms >= first_ms:
+                phrases.setdefault((change.kind, _utc_time(change.at_ms)[:10]), []).append(change.text)
+        return " ".join(
+            f"{_CHANGED_SUBJECTS[kind]} changed on {day}: {'; '.join(texts)}."
+            for (kind, day), texts in list(phrases.items())[-_MAX_LISTED_CHANGES:]
+        )
+
     def late_arrivals(self) -> Iterator[Reason]:
-        """Yield a note if the events of one variant arrive late more often."""
-        arms = self.evidence.late_arrivals
+        """Yield a note if the events of one variant arrive late more often.
+
+        The shares of late events are over all phases, so after a change of shares they may differ without a cause.
+        """
+        arms = self.evidence.late_arrivals if len(self.evidence.phases) == 1 else None
         if _share_difference(arms, self.evidence.criteria.sample_ratio_alpha) is not None and arms is not None:
             control_share, treatment_share = (_percent(arm.mean or 0.0) for arm in (arms.control, arms.treatment))
             text = (
@@ -813,6 +900,11 @@ class _DecisionRule:
                 f"{self.evidence.unit_noun}s, or {self.evidence.unit_noun}s who came later, differ from the others."
             )
             yield Reason("live_disagrees", text)
+
+
+def _utc_time(time_ms: int) -> str:
+    """Return a time in UTC with the precision of a minute."""
+    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _describe_missing(quality: DataQuality) -> str:

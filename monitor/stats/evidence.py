@@ -14,6 +14,7 @@ import msgspec
 from monitor.stats.argument_checks import check_level, check_non_negative, check_positive
 from monitor.stats.data_quality import DataQuality
 from monitor.stats.estimates import Estimate
+from monitor.stats.experiment_history import ExperimentHistory
 from monitor.stats.guardrails import Guardrail
 from monitor.stats.srm import PhaseCounts
 
@@ -168,7 +169,7 @@ class VerdictEvidence(msgspec.Struct, frozen=True):
     """Students with one variant only, and responses without a user id."""
     crossovers: int = 0
     students: int = 0
-    """Distinct students, including crossovers."""
+    """Distinct students, including crossovers; both without those first exposed to another, dropped variant."""
     lost_events: int = 0
     rejected_share: float | None = None
     """Rejected fraction of the newest events of this experiment's topics; None if no events were counted."""
@@ -197,3 +198,7 @@ class VerdictEvidence(msgspec.Struct, frozen=True):
     """The CUPED adjustment of `arms` and `other_population`; None without students seen before the experiment."""
     max_value: float | None = msgspec.field(default=None, name="largest")
     """The largest value of the primary metric that a student can have (the smallest is 0); None if unbounded."""
+    history: ExperimentHistory = ExperimentHistory()
+    """How the experiment was changed while it ran, and which events are missing."""
+    first_response_ms: int | None = None
+    """The UTC hour of the first response, at its beginning; None without responses. Later changes saw data."""

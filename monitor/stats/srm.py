@@ -21,7 +21,7 @@ treatment has no effect on who rates or who sees two variants, also the compared
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -66,6 +66,20 @@ class PhaseCounts:
         variants = {name: None for counts in days for name in counts.students} or dict.fromkeys(shares)
         students = {name: sum(counts.students.get(name, 0) for counts in days) for name in variants}
         return cls(shares, students, days)
+
+    def select(self, variants: Collection[str]) -> PhaseCounts | None:
+        """Return the counts of some variants, with their shares scaled to a sum of 1; None if they have no share."""
+        total = math.fsum(share for name, share in self.shares.items() if name in variants)
+        if not total:
+            return None
+        return PhaseCounts(
+            {name: share / total for name, share in self.shares.items() if name in variants},
+            {name: count for name, count in self.students.items() if name in variants},
+            tuple(
+                DayCounts(day.day, {name: count for name, count in day.students.items() if name in variants})
+                for day in self.days
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True)

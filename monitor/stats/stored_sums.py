@@ -28,6 +28,7 @@ from monitor.stats.cuped import CovariateStatistic
 from monitor.stats.data_quality import DataQuality
 from monitor.stats.estimates import Estimate, RatioStatistic, SampleMeanStatistic
 from monitor.stats.evidence import SkippedEventCounts
+from monitor.stats.experiment_history import ExperimentHistory
 
 
 class CohortTable(Mapping[int, IntArray]):
@@ -93,6 +94,7 @@ class StoredStudentSums:
     """Rejected fraction of the newest events of the topics, over all experiments; None without events."""
     skipped_events: SkippedEventCounts | None = None
     data_quality: DataQuality | None = None
+    history: ExperimentHistory = field(default_factory=ExperimentHistory)
 
     def live_estimates(self, layout: RecordLayout, population: Population) -> Mapping[str, list[Estimate]]:
         """Return variant → live estimates of all metrics, in the order of the layout."""

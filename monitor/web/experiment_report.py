@@ -18,6 +18,7 @@ from monitor.export import (
     STATE_TITLES,
     ReportData,
     data_quality_rows,
+    describe_archiving,
     describe_closing,
     describe_effect,
     describe_first_decision,
@@ -60,6 +61,7 @@ def render_experiment_report(report: ReportData, now_ms: int | None = None) -> s
         newest_event=format_time(report.as_of_ms) + ("" if now_ms is None else _describe_age(report.as_of_ms, now_ms)),
         sample_size=_describe_sample_size(report),
         closing=describe_closing(report.summary),
+        archiving=describe_archiving(report.summary),
         headlines=[
             _headline_context(report, name, verdict, history.get(name, ())) for name, verdict in verdicts.items()
         ],

@@ -10,16 +10,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.templating import Jinja2Templates
 
-from monitor.analysis import StoreSummary, VerdictHistory
+from monitor.analysis import ExperimentSummary, StoreSummary, VerdictHistory
 from monitor.config import DisplaySettings
 from monitor.export import (
     COUNT_EXPLANATION,
     REVIEW_NOTE,
+    UNDECLARED_COLUMNS,
     ServiceHealth,
     arrival_rows,
+    describe_archiving,
     describe_as_of,
     describe_decisions,
-    describe_skipped_experiments,
     describe_unmatched_feedback,
     experiment_footnotes,
     experiment_table_rows,
@@ -27,6 +28,8 @@ from monitor.export import (
     format_percent,
     format_time,
     health_facts,
+    undeclared_notes,
+    undeclared_rows,
 )
 from monitor.pipeline import ProblemKind
 
@@ -79,26 +82,30 @@ def page_context(
     no history is shown.
     """
     min_students = display.min_display_students
-    experiments = [] if summary is None else list(summary.experiments.values())
+
+    def experiment_context(experiment: ExperimentSummary) -> dict[str, Any]:
+        return {
+            "name": experiment.name,
+            "control": experiment.control,
+            "variants": [name for name, _ in experiment.variants_control_first()],
+            "rows": experiment_table_rows(experiment, now_ms, min_students),
+            "decisions": describe_decisions(experiment, min_students, (histories or {}).get(experiment.name)),
+            "footnotes": experiment_footnotes(experiment, now_ms, min_students),
+            "attention": None
+            if experiment.categories_for_review is None
+            else experiment.categories_for_review[:_MAX_ATTENTION_ENTRIES],
+            "staleness": _describe_staleness(health, experiment.name),
+            "archiving": describe_archiving(experiment),
+            "has_no_events": experiment.last_event_at_ms is None
+            and not (experiment.data_quality is not None and experiment.data_quality.missing),
+        }
+
     return {
-        "experiments": [
-            {
-                "name": experiment.name,
-                "control": experiment.control,
-                "variants": [name for name, _ in experiment.variants_control_first()],
-                "rows": experiment_table_rows(experiment, now_ms, min_students),
-                "decisions": describe_decisions(experiment, min_students, (histories or {}).get(experiment.name)),
-                "footnotes": experiment_footnotes(experiment, now_ms, min_students),
-                "attention": None
-                if experiment.categories_for_review is None
-                else experiment.categories_for_review[:_MAX_ATTENTION_ENTRIES],
-                "staleness": _describe_staleness(health, experiment.name),
-                "has_no_events": all(variant.last_event_at_ms is None for variant in experiment.variants.values())
-                and not (experiment.data_quality is not None and experiment.data_quality.missing),
-            }
-            for experiment in experiments
-        ],
-        "skipped_experiments": None if summary is None else describe_skipped_experiments(summary),
+        "experiments": [] if summary is None else list(map(experiment_context, summary.running_experiments)),
+        "archived_experiments": [] if summary is None else list(map(experiment_context, summary.archived_experiments)),
+        "undeclared_columns": UNDECLARED_COLUMNS,
+        "undeclared_rows": [] if summary is None else undeclared_rows(summary),
+        "undeclared_notes": [] if summary is None else undeclared_notes(summary),
         "unmatched_feedback": None if summary is None else describe_unmatched_feedback(summary),
         "readiness_problems": readiness_problems,
         "data_problems": []

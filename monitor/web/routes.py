@@ -2,7 +2,7 @@
 
 A new page needs a route in `HttpEndpoints._routes`, its path in `HTTP_PATHS`, a function that returns a response, and a
 template in `templates/`. Styles and scripts are files in `static/`, because the Content-Security-Policy forbids inline
-code.
+code. A path that changes the service needs an entry in `_WRITE_RULES`, too.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import hmac
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -32,8 +33,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from monitor.analysis import ExperimentSummary, StoreSummary, VerdictHistory, history_json
 from monitor.clock import Clock
-from monitor.config import DisplaySettings, parse_instant_ms, similar_name
-from monitor.errors import DependencyUnavailable, UnusableStore, UsageError, escape_controls, setting_text
+from monitor.config import DisplaySettings, ReloadResult, parse_instant_ms, similar_name
+from monitor.errors import DependencyUnavailable, UnusableStore, UsageError, escape_controls, escape_lines, setting_text
 from monitor.export import ExperimentsCollector, ServiceHealth
 from monitor.web.pages import page_context, page_response
 from monitor.web.runbook import RUNBOOK_STYLES, runbook_response
@@ -52,6 +53,7 @@ HTTP_PATHS: Final = (
     "/runbook",
     "/-/healthy",
     "/-/ready",
+    "/-/reload",
     "/api/health",
     "/api/experiments",
     "/api/experiments/NAME",
@@ -59,9 +61,28 @@ HTTP_PATHS: Final = (
     "/api/experiments/NAME/items",
     "/api/experiments/NAME/attention",
 )
+_READ_METHODS: Final = ("GET", "HEAD")
 _VERDICT_SUFFIX: Final = "/verdict"
 _ITEM_SUFFIXES: Final = ("/items", "/attention")
 _EXPERIMENT_SUFFIXES: Final = (_VERDICT_SUFFIX, *_ITEM_SUFFIXES)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRule:
+    """What a path accepts that changes the service; only with a token. All other paths have only GET and HEAD."""
+
+    path: str
+    """The path, or the beginning of several paths if it ends with a slash."""
+    methods: tuple[str, ...]
+    """All methods of the path, GET and HEAD included if they are allowed."""
+    max_body_bytes: int = 0
+
+    def covers(self, path: str) -> bool:
+        """Return whether the rule is about a path."""
+        return path == self.path or (self.path.endswith("/") and path.startswith(self.path))
+
+
+_WRITE_RULES: Final = (WriteRule("/-/reload", ("POST",)),)
 
 
 class HttpEndpoints:
@@ -71,8 +92,8 @@ class HttpEndpoints:
     the path after `/api/experiments/` and the query. It raises `UsageError` for a wrong query and KeyError for an
     unknown experiment.
     `read_health` returns a recent health of the service. It and `read_starts` may raise `DependencyUnavailable`.
-    `readiness_problems` returns the reasons why the process is not ready, `data_problems` sentences about events that
-    do not count; neither blocks.
+    `reload_configuration` may block. `readiness_problems` returns the reasons why the process is not ready,
+    `data_problems` sentences about events that do not count; neither blocks.
     """
 
     def __init__(
@@ -83,6 +104,7 @@ class HttpEndpoints:
         read_items: Callable[[str, Mapping[str, str]], dict[str, Any]],
         read_health: Callable[[], ServiceHealth],
         read_starts: Callable[[], int],
+        reload_configuration: Callable[[], ReloadResult],
         process_registry: CollectorRegistry,
         data_problems: Callable[[], Sequence[str]],
         readiness_problems: Callable[[], Sequence[str]],
@@ -94,6 +116,7 @@ class HttpEndpoints:
         self._read_items = read_items
         self._process_registry = process_registry
         self._read_health = read_health
+        self._reload_configuration = reload_configuration
         self._data_problems = data_problems
         self._readiness_problems = readiness_problems
         self._display = display
@@ -128,6 +151,7 @@ class HttpEndpoints:
             Route("/runbook", runbook_response),
             Route("/-/healthy", _healthy),
             Route("/-/ready", self._ready),
+            Route("/-/reload", self._reload, methods=["POST"]),
             Route("/api/health", self._health, middleware=store_access),
             Route("/api/experiments", self._all_experiments, middleware=store_access),
             Route("/api/experiments/{path:path}", self._experiment, middleware=store_access),
@@ -154,6 +178,11 @@ class HttpEndpoints:
         """Return 200 while the process is ready, with the problems of the events, which a restart would not solve."""
         problems = self._readiness_problems()
         return _text_response("\n".join(problems or ("ready", *self._data_problems())), 503 if problems else 200)
+
+    def _reload(self, _request: Request) -> Response:
+        """Return 200 with the outcome of a reload of the configuration, or 422 with the reasons of its failure."""
+        result = self._reload_configuration()
+        return _text_response(escape_lines(result.text), 200 if result.is_successful else 422)
 
     async def _http_error(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -221,7 +250,10 @@ class ConcurrencyLimit:
 
 
 class RequestRules:
-    """ASGI middleware that rejects requests that are too large, lack a valid token, or are neither GET nor HEAD."""
+    """ASGI middleware that rejects requests that are too large or lack a valid token, and methods that are not allowed.
+
+    Paths without a `WriteRule` allow GET and HEAD, without a body.
+    """
 
     def __init__(self, app: ASGIApp, token: str | None) -> None:
         self._app = app
@@ -244,10 +276,18 @@ class RequestRules:
             return _text_response("expected HTTP/1.0 or HTTP/1.1", 505)
         if not (scope["path"] in _PUBLIC_PATHS or self._authorized(headers)):
             return _text_response("a bearer token is needed here", 401, {"WWW-Authenticate": "Bearer"})
-        if headers.get("Content-Length", "0").strip("0") or "Transfer-Encoding" in headers:
-            return _text_response("a request has no body here", 413, {"Connection": "close"})
-        if scope["method"] not in ("GET", "HEAD"):
-            return _text_response("only GET and HEAD", 405, {"Allow": "GET, HEAD"})
+        rule = next((rule for rule in _WRITE_RULES if rule.covers(scope["path"])), WriteRule("", _READ_METHODS))
+        return _body_error(headers, rule.max_body_bytes) or self._method_error(scope["method"], rule)
+
+    def _method_error(self, method: str, rule: WriteRule) -> Response | None:
+        if method not in rule.methods:
+            return _text_response(f"only {' and '.join(rule.methods)}", 405, {"Allow": ", ".join(rule.methods)})
+        if method not in _READ_METHODS and self._token is None:
+            return _text_response(
+                "a change needs a token, and this service has none: name a file with a token in "
+                "ABMONITOR_HTTP_TOKEN_FILE, and restart the service",
+                403,
+            )
         return None
 
     def _authorized(self, headers: Headers) -> bool:
@@ -257,6 +297,17 @@ class RequestRules:
         # Starlette decodes headers as Latin-1.
         valid = hmac.compare_digest(token.strip().encode("latin-1"), self._token.encode())
         return valid and scheme.lower() == "bearer"
+
+
+def _body_error(headers: Headers, max_bytes: int) -> Response | None:
+    """Return the response to a request whose body is too large or of unknown length; the server enforces the length."""
+    if max_bytes and "Transfer-Encoding" in headers:
+        return _text_response("the length of the body is needed here", 411, {"Connection": "close"})
+    length = headers.get("Content-Length", "0").lstrip("0")
+    if len(length) > len(str(max_bytes)) or int(length or "0") > max_bytes or "Transfer-Encoding" in headers:
+        expected = f"expected a body of at most {max_bytes} bytes" if max_bytes else "a request has no body here"
+        return _text_response(expected, 413, {"Connection": "close"})
+    return None
 
 
 class DefaultHeaders:

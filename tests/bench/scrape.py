@@ -86,7 +86,7 @@ def _scraped(rows: int) -> Iterator[_Scraped]:
             loader = Loader(client, keys, experiments[0], held, rows, rows // 5)
             loader.load_responses()
             loader.load_students()
-            with serve_http(settings, opening.reader, Telemetry(), tuple, wall_clock) as http:
+            with serve_http(settings, lambda: opening.reader, Telemetry(), tuple, wall_clock) as http:
                 yield _Scraped(settings, opening, experiments, rows, client, f"{http.url}metrics/experiments")
 
 

@@ -29,6 +29,7 @@ from tests.calibration.attacks import ATTACKS, Attack, attack_verdicts, is_bette
 from tests.calibration.drops import RESPONSES_PER_HOUR, RULES, month_alarms
 from tests.calibration.populations import POPULATIONS, population_alarms
 from tests.calibration.power import EFFECTS, relative_sample
+from tests.calibration.share_changes import CHANGES, share_change_alarms
 from tests.support.streams import EXPERIMENT
 from tests.support.units import analyze, cohort_records
 
@@ -354,6 +355,7 @@ def main() -> None:
             if name:
                 print(f"| {name} | {format_share(alarm)} |", flush=True)
     _print_populations(arguments)
+    _print_share_changes(arguments)
     _print_attacks(arguments)
     _print_power(arguments)
     _print_drops(arguments)
@@ -373,6 +375,13 @@ def _print_populations(arguments: argparse.Namespace) -> None:
     for name, population in POPULATIONS.items():
         alarms = np.array([any_alarms(population_alarms(chance, population)) for chance in _generators(arguments)])
         print(f"| {name} | {' | '.join(map(format_share, alarms.T))} |", flush=True)
+
+
+def _print_share_changes(arguments: argparse.Namespace) -> None:
+    print("\n| change within a day, A/A | the split alarms | … pooled over phases |\n| --- | --- | --- |")
+    for change in CHANGES:
+        alarms = np.array([share_change_alarms(chance, change) for chance in _generators(arguments)])
+        print(f"| {change} | {' | '.join(map(format_share, alarms.T))} |", flush=True)
 
 
 def _print_attacks(arguments: argparse.Namespace) -> None:

@@ -410,6 +410,12 @@ def conflicts(commits: float, refused: float) -> World:
     )
 
 
+def digest(instance: str, name: str, start: int = 0, end: int = DAY) -> World:
+    """Return the digest of a replica's experiments from one step to another; a replica has several digests in turn."""
+    before = f"{missing(start)} " if start else ""
+    return of_process("abmonitor_config_info", f"{before}{lasting(end - start, 1)} stale", instance, digest=name)
+
+
 WEEK = f"{lasting(8 * DAY, 0, 100)} {lasting(DAY, 800 * DAY)}"
 FLOW = [
     Scenario("AbMonitorPaused", "ten minutes", of_process("abmonitor_paused", PAUSED_FROM_1H), HOUR + 2, [PROCESS]),
@@ -446,6 +452,14 @@ FLOW = [
     Scenario("AbMonitorConsumerStalls", "again and again", of_process("abmonitor_consumer_restarts_total", lasting(DAY, 0, 1)), 2 * HOUR, [PROCESS]),
     Scenario("AbMonitorConsumerStalls", "over", of_process("abmonitor_consumer_restarts_total", f"{lasting(HOUR, 0, 1)} {lasting(HOUR, HOUR)}"), HOUR + 5),
     Scenario("AbMonitorConsumerStalls", "once", of_process("abmonitor_consumer_restarts_total", f"{lasting(HOUR, 0)} {lasting(HOUR, 1)}"), 2 * HOUR),
+    Scenario("AbMonitorReloadFailed", "ten minutes", of_process("abmonitor_config_last_reload_successful", DOWN_FROM_1H), HOUR + 2, [PROCESS]),
+    Scenario("AbMonitorReloadFailed", "a moment", of_process("abmonitor_config_last_reload_successful", f"{lasting(HOUR, 1)} 0 {lasting(HOUR, 1)}"), HOUR + 1),
+    Scenario("AbMonitorReloadFailed", "valid again", of_process("abmonitor_config_last_reload_successful", f"{lasting(HOUR, 0)} {lasting(HOUR, 1)}"), HOUR + 2),
+    Scenario("AbMonitorReloadFailed", "a gap in scrapes", of_process("abmonitor_config_last_reload_successful", f"{lasting(HOUR, 1)} {missing(HOUR)}"), 2 * HOUR),
+    Scenario("AbMonitorReplicasDisagree", "one of two is behind", digest("m:1", "new") | digest("m:2", "old"), HOUR, [SYSTEM]),
+    Scenario("AbMonitorReplicasDisagree", "both are new after an hour", digest("m:1", "new") | digest("m:2", "old", end=HOUR) | digest("m:2", "new", start=HOUR), HOUR + 2),
+    Scenario("AbMonitorReplicasDisagree", "for a moment", digest("m:1", "old", end=HOUR) | digest("m:1", "new", start=HOUR) | digest("m:2", "old", end=HOUR + 1) | digest("m:2", "new", start=HOUR + 1), HOUR + 1),
+    Scenario("AbMonitorReplicasDisagree", "a gap in scrapes", digest("m:1", "new") | digest("m:2", "new", end=HOUR), 2 * HOUR),
     Scenario("AbMonitorConsumerStalls", "a gap in scrapes", of_process("abmonitor_consumer_restarts_total", f"{lasting(HOUR, 0)} {missing(9)} {lasting(HOUR, 0)}"), 2 * HOUR),
 ]  # fmt: skip
 

@@ -38,7 +38,7 @@ def dump(store: StoreShard | ShardedStore, *, skips: bool = False) -> Dump:
                 decode = decode_chunk if family == b"bucket_chunk" else decode_record
                 vector = decode(name, store.client.get(name))
                 integers.update({int(index): int(vector[index]) for index in np.flatnonzero(vector)})
-            elif family in _COUNTERS or (skips and name == keys.events_skipped):
+            elif family in _COUNTERS or (skips and name in (keys.events_skipped, keys.variants_skipped)):
                 integers.update({field: int(value) for field, value in store.client.hgetall(name).items()})
             elif name == keys.newest_times:
                 for field, value in store.client.hgetall(name).items():

@@ -1,12 +1,11 @@
 """What `kustomize build` makes of the manifests, for machines that lack it: the subset that they use, nothing more.
 
-resources (files and directories), namespace, labels without selectors, images, configMapGenerator from files, and JSON
-patches (RFC 6902: add, replace, remove) of one target. A ConfigMap's hash is not kustomize's own, but as good.
+resources (files and directories), namespace, labels without selectors, images, configMapGenerator from files without
+hash, and JSON patches (RFC 6902: add, replace, remove) of one target.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,8 +28,7 @@ def built(directory: Path) -> list[JSON]:
     if unknown := set(kustomization) - KNOWN:
         raise ValueError(f"{directory.name}/kustomization.yaml: got {sorted(unknown)}, expected {sorted(KNOWN)}")
     found = [each for name in kustomization.get("resources", []) for each in _resource(directory / name)]
-    for generator in kustomization.get("configMapGenerator", []):
-        found.append(_generated(directory, generator, found))
+    found += [_generated(directory, generator) for generator in kustomization.get("configMapGenerator", [])]
     for patch in kustomization.get("patches", []):
         (target,) = [
             each for each in found if (each["kind"], each["metadata"]["name"]) == tuple(patch["target"].values())
@@ -51,15 +49,12 @@ def _resource(path: Path) -> list[JSON]:
     return built(path) if path.is_dir() else documents(path)
 
 
-def _generated(directory: Path, generator: JSON, users: list[JSON]) -> JSON:
-    """Return a ConfigMap whose name ends with a hash of its files, and name it so where it is used."""
+def _generated(directory: Path, generator: JSON) -> JSON:
+    """Return a ConfigMap with the content of files."""
+    if generator.get("options") != {"disableNameSuffixHash": True}:
+        raise ValueError(f"configMapGenerator {generator['name']}: expected the option disableNameSuffixHash only")
     content = {Path(name).name: (directory / name).read_text(encoding="utf-8") for name in generator["files"]}
-    name = f"{generator['name']}-{hashlib.sha256(repr(content).encode()).hexdigest()[:10]}"
-    for pod in (pod for user in users for pod in _pods(user)):
-        for volume in pod.get("volumes", []):
-            if volume.get("configMap", {}).get("name") == generator["name"]:
-                volume["configMap"]["name"] = name
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": content}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": generator["name"]}, "data": content}
 
 
 def _pods(resource: JSON) -> Iterator[JSON]:

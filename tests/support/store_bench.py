@@ -82,6 +82,7 @@ class StoreBench:
     def connect_engine(self) -> tuple[BatchApplier, StoreShard]:
         """Return the engine of a new worker, and a connection to the first shard."""
         store = StoreShard(self.settings.store)
+        store.experiments_version = self.metadata.declared_set.version
         store.read_state()
         return BatchApplier([self.experiment], IdHasher(self.metadata.hash_key), store, max_cached_rows=4), store
 

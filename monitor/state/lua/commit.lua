@@ -7,6 +7,8 @@
 -- ARGV     1 header, a MessagePack map:
 --              run_id             run id of the server from which the worker has read its state
 --              active_generation  number of the generation that must be active, or false on other shards
+--              experiments_version
+--                                 version of the set of declared experiments under which the events were decoded
 --              commits, expirations, student_deletions
 --                                 the store's counters when the worker read its state
 --              positions          list of {partition, expected_offset (or false for none), expected_log, position}
@@ -29,6 +31,7 @@
 -- Result   {status, number of commits, {length of each appended chunk}}. The status is one of
 --              applied              everything was written
 --              generation_switched  another generation is active, or this one is being deleted
+--              experiments_changed  another version of the set of declared experiments is stored
 --              server_restarted     the server was restarted or replaced, and may have lost writes
 --              positions_changed    another worker has applied records of these partitions
 --              expired              rows were deleted on which the batch may depend, or the student rows of an
@@ -94,11 +97,15 @@ end
 
 -- Returns the status of a batch that must not be written, nil if there is no conflict: steps 1 to 5.
 local function find_conflict()
-  -- 1. The generation must be active.
-  local student_deletions, expirations, schema = unpack(redis.call('HMGET', META, 'student_deletions', 'expirations', 'schema'))
+  -- 1. The generation must be active, and the events must be decoded under the stored set of declared experiments.
+  local student_deletions, expirations, schema, version =
+    unpack(redis.call('HMGET', META, 'student_deletions', 'expirations', 'schema', 'experiments_version'))
   local expected_generation = header.active_generation
   if not schema or expected_generation and (redis.call('GET', KEYS[#KEYS]) or '0') ~= expected_generation then
     return 'generation_switched'
+  end
+  if tonumber(version or '0') ~= header.experiments_version then
+    return 'experiments_changed'
   end
   -- 2. The server must be the process from which the worker has read.
   if string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') ~= header.run_id then

@@ -3,6 +3,8 @@ setInterval(async () => {
   try {
     const answer = await fetch(location.href, { cache: "no-store" });
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const open = new Set([...document.querySelectorAll("details[open]")].map((details) => details.dataset.name));
+    for (const details of fresh.querySelectorAll("details")) details.open = open.has(details.dataset.name);
     for (const part of ["header", "main"]) document.querySelector(part).replaceWith(fresh.querySelector(part));
   } catch {
     const state = document.querySelector(".state");

@@ -10,10 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from monitor.analysis import StoreSummary, format_timestamp
+from monitor.analysis import BackfillProgress, ExperimentHistory, StoreSummary, format_timestamp
 from monitor.analysis.analyzer import Analysis
 from monitor.config import DecisionSettings
 from monitor.events import Feedback, Response
+from monitor.export import read_health
 from monitor.export.presentation import describe_decisions, experiment_footnotes
 from monitor.state import (
     Position,
@@ -234,3 +235,59 @@ class TestEndedExperiment:
         newest_ms = summary.experiments["ranker"].newest_event_ms
         for content in (summary.to_json(), summary.verdict_json("ranker")):
             assert content["totals_as_of"] == format_timestamp(newest_ms)
+
+
+class TestFrozenNumbers:
+    """Numbers that no event changes any more are judged as of their own newest event."""
+
+    NOW_MS = START + 400 * DAY_MS
+    ARCHIVED = ExperimentHistory(archived_at_ms=START + 3 * DAY_MS)
+    PREVIOUS = ExperimentHistory(
+        definition_since_ms=START + 3 * DAY_MS, backfill=BackfillProgress("running"), is_previous_definition=True
+    )
+
+    def _reader(self, redis_server: RedisServer, history: ExperimentHistory, ends_at_ms: int | None) -> StoreReader:
+        """Return a reader of three days of events, followed by an event of another experiment a month later."""
+        bench = StoreBench(redis_server, replace(DECISION_EXPERIMENT, ends_at_ms=ends_at_ms))
+        bench.apply([[event for event in student_traffic() if event.timestamp_ms < START + 3 * DAY_MS]])
+        writer = bench.connect_writer()
+        assert writer.reload_state()
+        later = PositionUpdate("other:0", None, Position(1, newest_ms=START + 33 * DAY_MS))
+        assert writer.update_positions([later], {})
+        reader = StoreReader(bench.store, bench.settings, bench.metadata.numbers, lambda: self.NOW_MS)
+        reader.histories = {"ranker": history}
+        return reader
+
+    @pytest.mark.parametrize("history", [ARCHIVED, PREVIOUS], ids=["archived", "previous"])
+    def test_events_of_other_experiments_complete_no_window(
+        self, redis_server: RedisServer, history: ExperimentHistory
+    ) -> None:
+        """The feedback of the last days is missing, so these days must not count as complete."""
+        experiment = self._reader(redis_server, history, None).read_summary().experiments["ranker"]
+        assert experiment.analysis is not None
+        assert experiment.analysis.as_of_ms == experiment.last_event_at_ms
+        assert experiment.analysis.verdicts["treatment"].evidence.closed_days == 0
+        running = self._reader(redis_server, ExperimentHistory(), None).read_summary().experiments["ranker"]
+        assert running.analysis is not None
+        assert running.analysis.as_of_ms == START + 33 * DAY_MS
+        assert running.analysis.verdicts["treatment"].evidence.closed_days == 3
+
+    def test_an_experiment_that_ended_before_it_was_archived_keeps_its_complete_windows(
+        self, redis_server: RedisServer
+    ) -> None:
+        """All its events had been read by then."""
+        archived = ExperimentHistory(archived_at_ms=START + 60 * DAY_MS)
+        reader = self._reader(redis_server, archived, START + 3 * DAY_MS)
+        analysis = reader.read_summary(self.NOW_MS).experiments["ranker"].analysis
+        assert analysis is not None
+        assert analysis.verdicts["treatment"].evidence.closed_days == 3
+
+    @pytest.mark.parametrize("history", [ARCHIVED, PREVIOUS], ids=["archived", "previous"])
+    def test_they_are_never_stale(self, redis_server: RedisServer, history: ExperimentHistory) -> None:
+        """No newer event is expected."""
+        stale = []
+        for each in (ExperimentHistory(), history):
+            reader = self._reader(redis_server, each, None)
+            health = read_health(reader, reader._settings, reader.read_summary(), self.NOW_MS)
+            stale.append([name for name, freshness in health.freshness.items() if freshness.is_stale])
+        assert stale == [["ranker"], []]

@@ -13,14 +13,15 @@ from typing import Any
 
 import pytest
 
+from monitor.analysis import ExperimentHistory
 from monitor.app import WritableStore, create_worker, open_writable_store
 from monitor.clock import HOUR_MS, wall_clock
 from monitor.config import KafkaSettings
 from monitor.errors import StoreUnavailable
 from monitor.export import read_health
-from monitor.pipeline import RetentionCleaner, StatusReporter, Telemetry, Worker
+from monitor.pipeline import RetentionCleaner, StatusReporter, Telemetry, Worker, read_data_problems
 from monitor.sources import jsonl
-from monitor.state import Commit, CommitStatus, TopicArrivals, read_arrivals
+from monitor.state import Commit, CommitStatus, StoreReader, TopicArrivals, read_arrivals
 from tests.servers.redis import RedisServer
 from tests.support.files import file_source
 from tests.support.store_bench import StoreBench
@@ -139,6 +140,21 @@ def test_the_health_names_problems_versions_and_the_store(tmp_path: Path, redis_
     assert problem["text"] in health["conditions"]
     assert health["store"] == bench.settings.store.url
     assert health["topics"]["answers"]["last_hour"]["outcomes"] == {"skipped": 1}
+
+
+@pytest.mark.parametrize("is_archived", [False, True])
+def test_events_of_an_archived_experiment_are_no_problem(
+    tmp_path: Path, redis_server: RedisServer, *, is_archived: bool
+) -> None:
+    """They are skipped on purpose."""
+    bench = StoreBench(redis_server)
+    history = ExperimentHistory(archived_at_ms=_NOW if is_archived else None)
+    with _service_worker(tmp_path, bench, [_response(1, variant="T")]) as (worker, store):
+        worker.run()
+        reader = StoreReader(bench.store, bench.settings, bench.metadata.numbers, lambda: _NOW)
+        reader.histories = {"ranker": history}
+        arrivals = read_arrivals(store.shards, _NOW - HOUR_MS, _NOW)
+        assert bool(read_data_problems(reader, arrivals, _NOW)) is not is_archived
 
 
 def test_counts_are_deleted_after_48_hours(tmp_path: Path, redis_server: RedisServer) -> None:

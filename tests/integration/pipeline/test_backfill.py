@@ -25,7 +25,6 @@ from monitor.pipeline.backfill import BackfillProgress, ExperimentBackfill
 from monitor.pipeline.backfill_runner import BackfillRunner
 from monitor.pipeline.commit_pipeline import ShardedWriter
 from monitor.pipeline.retention import RetentionCleaner
-from monitor.pipeline.skipped_events import SkippedEventLogger
 from monitor.pipeline.snapshot_writer import SnapshotWriter
 from monitor.pipeline.telemetry import Telemetry
 from monitor.pipeline.watermark import WatermarkTracker
@@ -180,7 +179,6 @@ class Deployment:
             ),
             retention_cleaners=[RetentionCleaner(shard, experiments) for shard in shards],
             snapshot_writer=SnapshotWriter(reader),
-            skipped_event_logger=SkippedEventLogger(reader, self.id_hasher),
             source=source,
             telemetry=Telemetry(),
             clock=wall_clock,

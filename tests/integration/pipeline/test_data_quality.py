@@ -16,9 +16,9 @@ from monitor.config import LimitSettings, Settings, StoreSettings
 from monitor.errors import StoreUnavailable
 from monitor.export import (
     ExperimentsCollector,
-    describe_skipped_experiments,
     experiment_footnotes,
     experiment_table_rows,
+    undeclared_rows,
 )
 from monitor.pipeline.telemetry import Telemetry
 from monitor.state import Commit, CommitStatus, StoreShard
@@ -110,9 +110,8 @@ def test_events_that_do_not_count_are_counted_once_by_variant_and_reason(
         assert (control["responses"], control["placeholder_users"]) == (5, 1)
         assert control["uncounted_reactions"] == {"before_response": 1, "item_not_shown": 1}
         assert summary.experiments["ranker"].variants["control"].rated_responses == 1
-        assert summary.to_json()["skipped_experiments"] == [
-            {"name": "Ranker", "responses": 2, "similar_name": "ranker"}
-        ]
+        (undeclared,) = summary.to_json()["undeclared"]
+        assert (undeclared["name"], undeclared["responses"], undeclared["similar_name"]) == ("Ranker", 2, "ranker")
 
 
 def test_events_that_do_not_count_are_in_all_outputs(redis_server: RedisServer, tmp_path: Path) -> None:
@@ -133,9 +132,8 @@ def test_events_that_do_not_count_are_in_all_outputs(redis_server: RedisServer, 
         "treatment?)."
     )
     assert footnote in experiment_footnotes(experiment, START)
-    assert describe_skipped_experiments(summary) == (
-        "Responses of experiments that the configuration does not declare: 'Ranker' 2 (did you mean ranker?)."
-    )
+    ((name, responses, *_),) = undeclared_rows(summary)
+    assert (name, responses) == ("Ranker (did you mean ranker?)", "2")
     registry = CollectorRegistry()
     registry.register(ExperimentsCollector(lambda: summary, 1))
     metrics: str = generate_latest(registry).decode()

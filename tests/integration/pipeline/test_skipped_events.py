@@ -13,23 +13,27 @@ from typing import Any
 
 import pytest
 
+from monitor.analysis import StoreSummary
 from monitor.app import WritableStore, create_worker, open_writable_store
 from monitor.clock import wall_clock
-from monitor.config import ExperimentSettings, Settings, StoreSettings
+from monitor.config import DiscoverSettings, ExperimentSettings, Settings, StoreSettings
+from monitor.engine import BatchChanges
 from monitor.engine.id_hash import IdHasher
 from monitor.errors import StoreUnavailable
 from monitor.export.presentation import experiment_footnotes
 from monitor.pipeline import skipped_events
 from monitor.pipeline.batch_applier import OutcomeCounts
-from monitor.pipeline.skipped_events import SkippedEventLogger
+from monitor.pipeline.skipped_events import SkippedEventCounter
 from monitor.pipeline.telemetry import Telemetry
 from monitor.pipeline.worker import Worker
 from monitor.sources import jsonl
 from monitor.state import Commit, CommitStatus, StoreShard
 from monitor.state.skip_counts import (
     OTHER_EXPERIMENTS_FIELD,
+    forget_skipped_experiment,
     read_skipped_events,
     read_skipped_fields,
+    read_undeclared_experiments,
     skipped_responses_field,
 )
 from monitor.stats import SkippedEventCounts
@@ -67,11 +71,12 @@ class SharedLog:
         self.directory = directory
         self.paths: list[str] = []
         self.store = StoreSettings(url=server.url, user_hash_key="a key", shards=shards)
+        self.discover = DiscoverSettings()
         server.client().flushall()
 
     def settings(self, *experiments: ExperimentSettings) -> Settings:
         """Return settings with the experiments."""
-        return Settings(experiments, store=self.store)
+        return Settings(experiments, store=self.store, discover=self.discover)
 
     def write(self, events: Sequence[Fields]) -> None:
         """Append events to the log as a new file, since a file with changed content is read from its beginning."""
@@ -93,6 +98,11 @@ class SharedLog:
         self.write(events)
         with self.worker(*experiments) as (worker, _):
             worker.run()
+
+    def summary(self, *experiments: ExperimentSettings) -> StoreSummary:
+        """Return the summary that a reader with the experiments computes."""
+        with open_writable_store(self.settings(*experiments), wall_clock) as opening:
+            return opening.reader.read_summary()
 
     def skipped(
         self, experiment: ExperimentSettings, *other_experiments: ExperimentSettings
@@ -147,35 +157,6 @@ def test_no_skipped_events_are_reported_if_all_events_were_counted(
     shared_log.read(OLD, replace(NEW, starts_at_ms=START), events=[*odd, _response("new", 3), _rating("new", 3)])
     assert shared_log.skipped(replace(NEW, starts_at_ms=START), OLD) is None
     assert not _warnings(caplog)
-
-
-def test_a_worker_with_an_old_configuration_logs_each_skipped_experiment_once(
-    shared_log: SharedLog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also if the experiment is added to the store later. Experiments that the store does not have are not logged."""
-    monkeypatch.setattr(jsonl, "_MAX_POLL_LINES", 2)
-    monkeypatch.setattr(skipped_events, "_CHECK_INTERVAL_S", 0.0)
-    shared_log.write(
-        [_response("new", number) for number in range(6)] + [_response("other", number) for number in range(2)]
-    )
-    with shared_log.worker(OLD) as (worker, opening):
-        commit = opening.shards.first_shard.commit
-        commits = 0
-
-        def registered(changes: Commit) -> CommitStatus:
-            nonlocal commits
-            commits += 1
-            if commits == 3:
-                assert not _warnings(caplog)
-                with open_writable_store(shared_log.settings(OLD, NEW), wall_clock):
-                    pass
-            return commit(changes)
-
-        monkeypatch.setattr(opening.shards.first_shard, "commit", registered)
-        worker.run()
-    (warning,) = _warnings(caplog)
-    assert warning.startswith("skipping events experiment=new reason=another worker has added the experiment")
-    assert shared_log.skipped(NEW, OLD) == SkippedEventCounts(6, 0, 0, START, START + 5)
 
 
 def test_an_experiment_that_was_removed_and_added_again_is_incomplete(
@@ -283,7 +264,8 @@ def test_the_number_of_separately_counted_experiments_is_limited(
         assert sum(read_skipped_events(opening.shards).events.values()) == 160
     first_fields = {skipped_responses_field(name, id_hasher) for name in names[:2]}
     # A file is a partition of the first shard.
-    assert stored_fields == [{*first_fields, OTHER_EXPERIMENTS_FIELD}, *[set()] * (len(stored_fields) - 1)]
+    counted_fields = [fields.counts for fields in stored_fields]
+    assert counted_fields == [{*first_fields, OTHER_EXPERIMENTS_FIELD}, *[set()] * (len(stored_fields) - 1)]
     assert shared_log.skipped(OLD) == SkippedEventCounts(0, 0, 80, START, START + 39)
     first = replace(OLD, name="first")
     assert shared_log.skipped(first, OLD) == SkippedEventCounts(40, 0, 80, START, START + 39)
@@ -293,26 +275,130 @@ def test_the_number_of_separately_counted_experiments_is_limited(
     assert str(shared_log.skipped(first, OLD)).startswith(expected_text)
 
 
-def test_the_store_is_checked_for_skipped_experiments_every_10_seconds(
-    redis_server: RedisServer, tmp_path: Path
-) -> None:
-    """Without skipped events, the store is not read."""
-    shared_log = SharedLog(redis_server, tmp_path, 1)
-    clock = [100.0]
+def _arm(experiment: str, variant: str, number: int) -> Fields:
+    response_id = f"{experiment[:9]}-{variant[:9]}-{number}"
+    return {**_response(experiment, number), "response_id": response_id, "variant": variant}
+
+
+def test_an_undeclared_experiment_is_recorded_with_its_variants_and_times(shared_log: SharedLog) -> None:
+    """The experiment with the most responses is first; a declared experiment is no longer listed."""
+    shared_log.read(OLD, events=[_arm("small", "a", 1)])
+    shared_log.read(OLD, events=[_arm("new", "control", number) for number in range(3)])
+    shared_log.read(OLD, events=[_arm("new", "treatment", 7)])
+    new, small = shared_log.summary(OLD).undeclared
+    assert (new.name, new.responses, new.first_ms, new.last_ms) == ("new", 4, START, START + 7)
+    assert (dict(new.variants), new.other_variant_responses) == ({"control": 3, "treatment": 1}, 0)
+    assert (small.name, dict(small.variants)) == ("small", {"a": 1})
+    assert [experiment.name for experiment in shared_log.summary(OLD, NEW).undeclared] == ["small"]
+
+
+def test_the_number_of_recorded_variants_is_limited(shared_log: SharedLog) -> None:
+    """Anybody may write new names. Further variants are counted together; known variants still count separately."""
+    shared_log.read(OLD, events=[_arm("new", f"variant {number:02}", number) for number in range(30)])
+    shared_log.read(OLD, events=[_arm("new", f"variant {number:02}", 100 + number) for number in (0, 29)])
+    (new,) = shared_log.summary(OLD).undeclared
+    assert new.responses == 32
+    assert dict(new.variants) == {"variant 00": 2} | {f"variant {number:02}": 1 for number in range(1, 20)}
+    assert new.other_variant_responses == 11
+
+
+def test_only_matching_names_are_stored_up_to_the_limit(shared_log: SharedLog) -> None:
+    """Other experiments are counted without names, so the results of each are incomplete once it is declared."""
+    shared_log.discover = DiscoverSettings(names=("ranker-*", "x"), limit=2)
+    for name in ("secret", "ranker-1", "ranker-2", "ranker-3", "ranker-1"):
+        shared_log.read(OLD, events=[_arm(name, "control", len(shared_log.paths))])
+    summary = shared_log.summary(OLD)
+    assert [(experiment.name, experiment.responses) for experiment in summary.undeclared] == [
+        ("ranker-1", 2), ("ranker-2", 1),
+    ]  # fmt: skip
+    assert summary.unnamed_undeclared_responses == 2
     with open_writable_store(shared_log.settings(OLD), wall_clock) as opening:
-        event_logger = SkippedEventLogger(opening.reader, IdHasher(opening.metadata.hash_key), lambda: clock[0])
-        read_times_s: list[float] = []
+        keys = [key for shard in opening.shards for key in opening.shards.client.scan_iter(shard.keys.prefix + b"*")]
+        dump = b"".join(opening.shards.client.dump(key) for key in set(keys))
+        assert b"ranker-1" in dump
+        assert b"secret" not in dump
+        assert b"ranker-3" not in dump
+    secret = replace(OLD, name="secret")
+    assert shared_log.skipped(secret, OLD) == SkippedEventCounts(1, 0, 0, START, START)
+    assert shared_log.summary(OLD, secret).unnamed_undeclared_responses == 1
 
-        def failing_read(_: object) -> None:
-            read_times_s.append(clock[0])
-            raise StoreUnavailable("gone")
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(skipped_events, "read_stored_experiments", failing_read)
-            for clock[0] in (100.0, 101.0, 109.9, 110.0):
-                event_logger.log_skipped(_outcomes("applied"))
-                event_logger.log_skipped(_outcomes("skipped"))
-    assert read_times_s == [100.0, 110.0]
+def test_workers_that_record_new_experiments_share_the_limit(redis_server: RedisServer, tmp_path: Path) -> None:
+    """A worker reads the stored names again before it adds an experiment."""
+    shared_log = SharedLog(redis_server, tmp_path, 1)
+    with open_writable_store(shared_log.settings(OLD), wall_clock) as opening:
+        shard = opening.shards.first_shard
+        shard.read_state()
+        workers = [
+            SkippedEventCounter(shard, IdHasher(opening.metadata.hash_key), DiscoverSettings(limit=2)) for _ in range(2)
+        ]
+        for worker, name in ((0, "one"), (1, "two"), (0, "three"), (1, "one")):
+            commit, batch = Commit(), BatchChanges()
+            batch.count_skipped_response(name, "a", START)
+            workers[worker].append_to_commit(commit, batch)
+            assert shard.commit(commit) == "applied"
+    assert [experiment.name for experiment in shared_log.summary(OLD).undeclared] == ["one", "two"]
+
+
+def test_names_that_no_longer_match_are_not_shown(shared_log: SharedLog) -> None:
+    """A narrower pattern hides names that were recorded before."""
+    shared_log.read(OLD, events=[_arm("noise", "a", 1), _arm("ranker", "a", 2)])
+    shared_log.discover = DiscoverSettings(names=("ranker*",))
+    summary = shared_log.summary(OLD)
+    assert [experiment.name for experiment in summary.undeclared] == ["ranker"]
+    assert summary.unnamed_undeclared_responses == 1
+
+
+def test_names_are_stored_with_at_most_100_characters(shared_log: SharedLog) -> None:
+    """A name that was cut, or has control characters, cannot be declared."""
+    odd = "a\nb\u001b[2J"
+    shared_log.read(OLD, events=[_arm("x" * 200, "y" * 200, 1), _arm("x" * 201, "y", 2), _arm(odd, odd, 3)])
+    long, short = shared_log.summary(OLD).undeclared
+    assert (long.name, long.responses) == ("x" * 99 + "…", 2)
+    assert dict(long.variants) == {"y": 1, "y" * 99 + "…": 1}
+    assert (short.name, dict(short.variants)) == (odd, {odd: 1})
+    assert not long.is_declarable
+    assert not short.is_declarable
+    assert list(long.declarable_variants) == ["y"]
+
+
+def test_recorded_variants_are_counted_once_although_replies_are_lost(
+    shared_log: SharedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names and variants are written with the positions."""
+    monkeypatch.setattr(jsonl, "_MAX_POLL_LINES", 3)
+    monkeypatch.setattr(jsonl, "_POLL_TIMEOUT_S", 0.0)
+    shared_log.write([_arm("new", "control" if number % 4 else "treatment", number) for number in range(20)])
+    with shared_log.worker(OLD) as (worker, opening):
+        for shard in opening.shards:
+            _lose_replies(shard, monkeypatch)
+        worker.run()
+    (new,) = shared_log.summary(OLD).undeclared
+    assert (new.responses, dict(new.variants)) == (20, {"control": 15, "treatment": 5})
+
+
+def test_a_forgotten_experiment_leaves_no_trace_and_is_complete(shared_log: SharedLog) -> None:
+    """Counts of other experiments remain."""
+    shared_log.read(OLD, NEW, events=[_response("new", 1)])
+    shared_log.read(OLD, events=[_rating("new", 1), *(_arm("new", f"v{number}", number) for number in range(30))])
+    shared_log.read(OLD, events=[_arm("other", "a", 1)])
+    assert shared_log.skipped(NEW, OLD) is not None
+    with open_writable_store(shared_log.settings(OLD, NEW), wall_clock) as opening:
+        id_hasher = IdHasher(opening.metadata.hash_key)
+        numbers = [opening.metadata.numbers["new"]]
+        for _ in range(2):
+            forget_skipped_experiment(opening.shards, "new", id_hasher, numbers)
+        (other,) = read_undeclared_experiments(opening.shards, [], shared_log.discover)
+        assert (other.name, dict(other.variants)) == ("other", {"a": 1})
+        for shard in opening.shards:
+            fields = read_skipped_fields(shard)
+            assert len(fields.counts) == len(fields.names) == len(fields.variants)
+            times = opening.shards.client.hkeys(shard.keys.newest_times)
+            assert len([name for name in times if b"est:" in name]) == 2 * len(fields.counts)
+            assert opening.shards.client.hlen(shard.keys.variants_skipped) == len(fields.counts)
+    assert shared_log.skipped(NEW, OLD) is None
+    shared_log.read(OLD, events=[_arm("new", "a", 77)])
+    assert [(found.name, found.responses) for found in shared_log.summary(OLD).undeclared] == [("new", 1), ("other", 1)]
 
 
 def _outcomes(outcome: str) -> OutcomeCounts:

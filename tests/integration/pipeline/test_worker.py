@@ -267,6 +267,7 @@ def test_paused_partitions_resume_as_soon_as_the_slowest_worker_has_caught_up(
     with _file_worker(tmp_path / "events.jsonl", StoreBench(redis_server), monkeypatch, 9) as (worker, source, opening):
         slow_update = PositionUpdate("other:0", None, Position(1, START - 10 * HOUR_MS))
         other_worker = StoreShard(opening.shards.first_shard.settings)
+        other_worker.experiments_version = opening.metadata.declared_set.version
         other_worker.read_state()
         assert other_worker.commit(Commit(position_updates=[slow_update])) == "applied"
         poll, end_offsets, read_positions = source.poll, source.end_offsets, worker._writer.read_positions

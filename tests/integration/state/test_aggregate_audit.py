@@ -160,7 +160,7 @@ def test_the_audit_reports_every_kind_of_damage(
         (b"rr-1", b"", "the row of a response is damaged"),
         (b"rr-1", b"\0\0\0\1garbage", "the row of a response is damaged"),
         (b"all_time_sums:1:0", b"zzz", r"abm:\{0\}:0:all_time_sums:1:0 is damaged \(3 bytes"),
-        (b"definitions", None, "abm:.*:definitions is missing"),
+        (b"experiments_set", None, "abm:.*:experiments_set is missing"),
     ],
 )
 def test_an_unreadable_row_or_record_raises_corrupt_store_with_the_reason(

@@ -13,7 +13,14 @@ from monitor.errors import CorruptStore, StoreUnavailable
 from monitor.events import Feedback, Response
 from monitor.metrics.record_layout import BUCKETS_PER_CHUNK, RecordLayout
 from monitor.pipeline.batch_applier import BatchApplier
-from monitor.state import Position, PositionUpdate, ShardedStore, StoreShard, compact_time_buckets
+from monitor.state import (
+    Position,
+    PositionUpdate,
+    ShardedStore,
+    StoreShard,
+    compact_time_buckets,
+    mark_initialized,
+)
 from monitor.state.record_reader import decode_chunk
 from tests.servers.cluster import RedisCluster
 from tests.servers.redis import RedisServer
@@ -95,6 +102,7 @@ def test_the_documented_redis_rights_are_enough_for_compaction(store_server: Red
         admin.execute_command(*line.replace("PASSWORD", "for-tests").split())
     try:
         bench.store = ShardedStore(replace(bench.settings.store, username="ab-monitor", password="for-tests"))
+        mark_initialized(bench.store, bench.metadata.declared_set)
         bench.apply([_rated(number) for number in range(4)], worker_count=2, worker_order=(0, 1))
         assert dump(bench.first_shard) == expected
         assert (

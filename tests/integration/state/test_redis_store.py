@@ -44,10 +44,10 @@ from monitor.state import (
     StoreReader,
     StoreShard,
     initialize_store,
-    read_experiment_numbers,
     read_experiments_without_students,
     read_expiry_hours,
     read_server_warnings,
+    read_shown_experiments,
     running_store_server,
 )
 from monitor.state.generations import (
@@ -231,6 +231,7 @@ class TestRowVersions:
         unrelated_row = (bench.first_shard.keys.response_row(b"beside"), 1)
         mine, other_worker = (StoreShard(bench.settings.store) for _ in range(2))
         for store in (mine, other_worker):
+            store.experiments_version = bench.metadata.declared_set.version
             store.read_state()
         bench.first_shard.client.mset(
             {key: version.to_bytes(4) + b"row" for key, version in [*rows, unrelated_row] if version}
@@ -307,7 +308,7 @@ class TestInitializeStore:
         bench.apply([[make_response(1, START)]])
         before = dump(bench.first_shard)
         changed_settings = replace(bench.settings, experiments=(replace(EXPERIMENT, gain="exp2"),))
-        for opening in (initialize_store, read_experiment_numbers):
+        for opening in (initialize_store, read_shown_experiments):
             with pytest.raises(
                 IncompatibleStore, match=r"ranker\.gain: linear in the store, exp2 in.*new name"
             ) as caught:
@@ -330,7 +331,7 @@ class TestInitializeStore:
             with ThreadPoolExecutor(len(stores)) as together:
                 opened = list(together.map(lambda store: initialize_store(store, settings), stores))
             assert {metadata.numbers["ranker"] for metadata in opened} == {1}
-            assert stores[0].client.hget(stores[0].first_shard.keys.meta, "experiments") == b"1"
+            assert stores[0].client.hget(stores[0].first_shard.keys.meta, "experiments_version") == b"1"
 
     def test_a_connection_during_initialization_sees_the_final_number_of_shards(
         self, store_server: RedisServer, monkeypatch: pytest.MonkeyPatch
@@ -344,7 +345,7 @@ class TestInitializeStore:
         def watched(*command: object, **options: object) -> object:
             reply = make(*command, **options)
             other_store = connect_active_generation(settings.store)
-            read_experiment_numbers(other_store, settings)
+            read_shown_experiments(other_store, settings)
             shard_counts.append(len(other_store))
             other_store.close()
             return reply
@@ -360,7 +361,7 @@ class TestInitializeStore:
         for key in (None, "another"):
             changed_settings = replace(bench.settings, store=replace(bench.settings.store, user_hash_key=key))
             with pytest.raises(IncompatibleStore, match="user_hash_key"):
-                read_experiment_numbers(bench.store, changed_settings)
+                read_shown_experiments(bench.store, changed_settings)
 
     def test_a_store_without_the_number_of_its_active_generation_is_refused(self, store_server: RedisServer) -> None:
         """Otherwise its aggregates would seem to be lost, or a stale generation would be shown."""
@@ -429,7 +430,7 @@ class TestInitializeStore:
         store = ShardedStore(StoreSettings(url=store_server.url))
         small = replace(EXPERIMENT, name="small", metrics=EXPERIMENT.metrics[:1], primary=EXPERIMENT.metrics[0].name)
         settings = replace(settings_with(EXPERIMENT), experiments=(EXPERIMENT, small))
-        numbers = read_experiment_numbers(store, settings)
+        _, numbers, _ = read_shown_experiments(store, settings)
         assert all(number < 0 for number in numbers.values())
         summary = StoreReader(store, settings, numbers, lambda: 0).read_summary()
         assert {name: set(experiment_summary.variants) for name, experiment_summary in summary.experiments.items()} == {

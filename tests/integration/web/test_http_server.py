@@ -20,20 +20,23 @@ from typing import Any
 import pytest
 import trustme
 from prometheus_client import CollectorRegistry
+from starlette.datastructures import Headers
 
 from deploy.alerting.generate import GROUPS
 from monitor.analysis.summary import StoreSummary
 from monitor.clock import wall_clock
-from monitor.config import DisplaySettings, HttpSettings
+from monitor.config import DisplaySettings, HttpSettings, ReloadResult
 from monitor.errors import CorruptStore, DependencyUnavailable, UsageError
 from monitor.export import ServiceHealth
 from monitor.web import HttpEndpoints, HttpServer
 from monitor.web.http_connections import MAX_CONNECTIONS
-from monitor.web.routes import MAX_CONCURRENT_STORE_READS
+from monitor.web.routes import MAX_CONCURRENT_STORE_READS, WriteRule, _body_error
 from tests.support.command import eventually, get
 from tests.support.http_client import ask
 
 TOKEN = "a-token-of-some-length"
+AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
+RELOADED = ReloadResult(is_successful=True, text="reloaded: configuration 3f2a")
 
 
 def _no_items(path: str, query: Mapping[str, str]) -> dict[str, Any]:
@@ -53,6 +56,7 @@ def _server(
     summary: Callable[[int | None], StoreSummary] = _no_store,
     items: Callable[[str, Mapping[str, str]], dict[str, Any]] = _no_items,
     data_problems: Sequence[str] = (),
+    reload_result: ReloadResult = RELOADED,
 ) -> Iterator[int]:
     """Yield the port of a server without a store; `summary` and `items` are the results of reads."""
     files = {}
@@ -62,7 +66,9 @@ def _server(
             b"".join(certificate_pem.bytes() for certificate_pem in certificate.cert_chain_pems)
         )
         Path(files["tls_key_file"]).write_bytes(certificate.private_key_pem.bytes())
-    server = HttpServer(HttpSettings(port=0, token=token, **files), _endpoints(summary, items, data_problems))
+    server = HttpServer(
+        HttpSettings(port=0, token=token, **files), _endpoints(summary, items, data_problems, reload_result)
+    )
     server.start()
     try:
         yield server.port
@@ -74,6 +80,7 @@ def _endpoints(
     summary: Callable[[int | None], StoreSummary] = _no_store,
     items: Callable[[str, Mapping[str, str]], dict[str, Any]] = _no_items,
     data_problems: Sequence[str] = (),
+    reload_result: ReloadResult = RELOADED,
 ) -> HttpEndpoints:
     return HttpEndpoints(
         read_summary=summary,
@@ -84,6 +91,7 @@ def _endpoints(
         data_problems=lambda: data_problems,
         process_registry=CollectorRegistry(),
         readiness_problems=lambda: (),
+        reload_configuration=lambda: reload_result,
         display=DisplaySettings(),
         clock=wall_clock,
     )
@@ -559,3 +567,69 @@ class TestConcurrencyLimit:
                 eventually("they are given up", lambda: ask(port, self.ITEMS, "HEAD").status == 200)
                 assert sum(len(chunk) for chunk in iter(lambda: connections[0].recv(1 << 20), b"")) < 8_000_000
         assert caplog.record_tuples == []
+
+
+class TestReload:
+    """`POST /-/reload`: a request that changes the service."""
+
+    def test_a_reload_with_the_token_is_answered_with_its_outcome(self, guarded: int) -> None:
+        """One sentence. An empty body is none."""
+        answer = ask(guarded, "/-/reload", "POST", b"", AUTHORIZED)
+        assert (answer.status, answer.body) == (200, b"reloaded: configuration 3f2a\n")
+
+    def test_an_invalid_configuration_gives_422_with_the_errors(self) -> None:
+        """One per line."""
+        text = "2 settings are wrong:\n  kafka.start: missing\n  http.port: missing"
+        with _server(token=TOKEN, reload_result=ReloadResult(is_successful=False, text=text)) as port:
+            answer = ask(port, "/-/reload", "POST", headers=AUTHORIZED)
+        assert (answer.status, answer.body.decode()) == (422, f"{text}\n")
+
+    def test_a_service_without_a_token_rejects_changes(self) -> None:
+        """Anybody could send them, also a page in a browser. The response names the variable."""
+        with _server() as port:
+            answer = ask(port, "/-/reload", "POST")
+        assert answer.status == 403
+        assert b"ABMONITOR_HTTP_TOKEN_FILE" in answer.body
+
+    def test_a_reload_without_the_token_gives_401(self, guarded: int) -> None:
+        """As on all other paths."""
+        assert ask(guarded, "/-/reload", "POST").status == 401
+
+    @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])
+    def test_a_reload_needs_the_method_post(self, guarded: int, method: str) -> None:
+        """A link that a browser follows must not change anything."""
+        answer = ask(guarded, "/-/reload", method, headers=AUTHORIZED)
+        assert (answer.status, answer.headers["Allow"]) == (405, "POST")
+
+    def test_a_reload_has_no_body(self, guarded: int) -> None:
+        """Also with a token."""
+        assert ask(guarded, "/-/reload", "POST", b"x", AUTHORIZED).status == 413
+
+    def test_other_paths_stay_read_only_with_the_token(self, guarded: int) -> None:
+        """405 lists the allowed methods."""
+        answer = ask(guarded, "/api/experiments", "POST", headers=AUTHORIZED)
+        assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
+
+
+class TestBodies:
+    """Limits of bodies on paths that accept one."""
+
+    @pytest.mark.parametrize(
+        ("headers", "status"),
+        [
+            ({"Content-Length": "0"}, None),
+            ({"Content-Length": "000262144"}, None),
+            ({"Content-Length": "262145"}, 413),
+            ({"Content-Length": "9" * 5000}, 413),
+            ({"Transfer-Encoding": "chunked"}, 411),
+        ],
+    )
+    def test_a_body_has_a_stated_length_up_to_the_limit(self, headers: dict[str, str], status: int | None) -> None:
+        """The server closes connections whose body is longer than stated."""
+        response = _body_error(Headers(headers), 262_144)
+        assert (response.status_code if response else None) == status
+
+    def test_a_rule_that_ends_with_a_slash_covers_the_paths_below(self) -> None:
+        """Any other rule covers one path."""
+        assert WriteRule("/api/experiments/", ("POST",)).covers("/api/experiments/ranker/archive")
+        assert not WriteRule("/-/reload", ("POST",)).covers("/-/reload/all")

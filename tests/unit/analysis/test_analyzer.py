@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from monitor.analysis import Analysis
 from monitor.analysis.plan import list_allocation_phases
-from monitor.clock import DAY_MS
+from monitor.clock import DAY_MS, HOUR_MS
 from monitor.config import AllocationSettings, DecisionSettings, ExperimentSettings, GuardrailSettings
 from monitor.metrics import RecordLayout
 from monitor.stats import (
@@ -262,7 +262,7 @@ class TestAllocationPhases:
 
     def test_the_day_within_which_shares_change_is_excluded_and_listed(self) -> None:
         """The stored sums of a day do not separate students before the change from students after the change."""
-        experiment = _ramp_up_at(time_after_days(5) + 1)
+        experiment = _ramp_up_at(time_after_days(5) + 9 * HOUR_MS)
         groups = [*STUDENTS_WITH_EFFECT, *[StudentGroup("control", FIRST_DAY + 5, 4.0)] * 50]
         analysis = _analyze_groups(experiment, groups, 20)
         evidence = analysis.verdicts["treatment"].evidence
@@ -290,12 +290,20 @@ class TestAllocationPhases:
 
     def test_two_changes_within_a_day_leave_no_phase_between_them(self) -> None:
         """The shares between the two changes are in force on no whole day."""
-        changes = tuple(AllocationSettings(time_after_days(5) + hour, EQUAL_SHARES) for hour in (1, 2))
+        changes = tuple(AllocationSettings(time_after_days(5) + hour * HOUR_MS, EQUAL_SHARES) for hour in (9, 10))
         phases = list_allocation_phases(with_decision_settings(allocations=changes))
         assert [(phase.first_day, phase.end_day) for phase in phases] == [
             (None, FIRST_DAY + 5),
             (FIRST_DAY + 6, None),
         ]
+
+    @pytest.mark.parametrize(("ms_into_day", "excluded_days"), [(0, []), (1, [4, 5]), (HOUR_MS, [5]), (-HOUR_MS, [4])])
+    def test_a_change_near_midnight_leaves_both_days_out(self, ms_into_day: int, excluded_days: list[int]) -> None:
+        """Configuration and chatbot are changed one after the other; a declared midnight is exact."""
+        experiment = _ramp_up_at(time_after_days(5) + ms_into_day)
+        phases = list_allocation_phases(experiment)
+        days = [day for day in range(10) if not any(FIRST_DAY + day in phase for phase in phases)]
+        assert days == excluded_days
 
     def test_a_ramp_up_does_not_reverse_the_sign_of_an_effect(self) -> None:
         """Bad days with few treated students, good days with many: pooled, the treatment would seem much better."""

@@ -58,7 +58,7 @@ def test_experiments_and_responses_that_the_file_lacks_are_reported(
         'experiments: the store has the experiment "old", which the file lacks; 1 response was skipped. ',
         'experiments: the file lacks the experiment "Ranker V2", so 2 responses were skipped; did you me',
         'experiments: the file lacks the experiment "RANKER_V2", so 1 response was skipped; did you mean',
-        'experiments: the file lacks the experiment "unknown", so 1 response was skipped; compare the na',
+        'experiments: the file lacks the experiment "unknown", so 1 response was skipped; see `ab-monito',
     ]
     assert output.out.count('did you mean "ranker-v2"?') == 2
     assert output.err.startswith("ab-monitor: kafka.bootstrap_servers: Kafka at 127.0.0.1:1: ")

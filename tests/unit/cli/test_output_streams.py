@@ -200,8 +200,8 @@ class TestSignals:
         ("function_name", "number"),
         [
             ("load_command_settings", signal.SIGTERM),
-            ("open_writable_store", signal.SIGTERM),
-            ("open_writable_store", signal.SIGINT),
+            ("open_store_connections", signal.SIGTERM),
+            ("open_store_connections", signal.SIGINT),
             ("KafkaSource", signal.SIGTERM),
             ("serve_http", signal.SIGTERM),
         ],
@@ -256,7 +256,7 @@ class TestSignals:
             finally:
                 handlers.append(signal.getsignal(signal.SIGTERM))
 
-        monkeypatch.setattr(run, "open_writable_store", signalled_open_store)
+        monkeypatch.setattr(run, "open_store_connections", signalled_open_store)
         with pytest.raises(SystemExit):
             main(["run", "--config", str(working_directory / "config.toml")])
         assert handlers == [signal.SIG_DFL]

@@ -10,6 +10,7 @@ import pytest
 from monitor.config import (
     AllocationSettings,
     DecisionSettings,
+    DiscoverSettings,
     GuardrailSettings,
     Settings,
     aggregate_definitions,
@@ -17,7 +18,7 @@ from monitor.config import (
     experiment_warnings,
     load_settings,
 )
-from monitor.config.experiments import _KEYS
+from monitor.config.experiment_tables import _KEYS
 from monitor.errors import ConfigError, ConfigErrors, UsageError
 
 GOOD = """
@@ -47,11 +48,41 @@ class TestDefaults:
         assert (experiment.feedback_window_ms, experiment.retention_ms) == (86_400_000, 30 * 86_400_000)
         assert _load(tmp_path, GOOD).kafka.max_poll_records == 4000
 
+    def test_patterns_of_names_are_one_text_or_a_list_and_commas_separate_them_in_a_variable(
+        self, tmp_path: Path
+    ) -> None:
+        """By default, every name is recorded, and no experiment is adopted automatically."""
+        defaults = _load(tmp_path, GOOD).discover
+        assert (defaults.names, defaults.limit, defaults.auto_adopt, defaults.auto_adopt_limit) == (("*",), 100, (), 10)
+        assert _load(tmp_path, _section('[discover]\nnames = "a,*"')).discover.names == ("a,*",)
+        assert _load(tmp_path, _section('[discover]\nnames = ["a*", "b"]')).discover.names == ("a*", "b")
+        assert _load(tmp_path, _section("[discover]\nnames = []")).discover.names == ()
+        assert _load(tmp_path, GOOD, ABMONITOR_DISCOVER_AUTO_ADOPT="a*,b").discover.auto_adopt == ("a*", "b")
+
+    @pytest.mark.parametrize(
+        ("patterns", "name", "is_recorded"),
+        [
+            (("*",), "any name", True),
+            (("ranker-*",), "ranker-v2", True),
+            (("ranker-*",), "Ranker-v2", False),
+            (("ranker-?", "x"), "ranker-10", False),
+            (("ranker-[12]", "x"), "ranker-2", True),
+            (("y", "x"), "x", True),
+            ((), "x", False),
+        ],
+    )
+    def test_a_name_has_to_match_one_of_the_shell_patterns(
+        self, patterns: tuple[str, ...], name: str, *, is_recorded: bool
+    ) -> None:
+        """With case, and as a whole."""
+        assert DiscoverSettings(names=patterns).records(name) == is_recorded
+        assert DiscoverSettings(auto_adopt=patterns).adopts(name) == is_recorded
+
     def test_every_key_is_documented(self) -> None:
         """docs/configuration.md names every key of every section."""
         text = (Path(__file__).parents[3] / "docs/configuration.md").read_text()
         settings = Settings(())
-        for section in ("kafka", "store", "http", "limits", "display"):
+        for section in ("kafka", "store", "http", "limits", "display", "discover"):
             for name in getattr(settings, section).__dataclass_fields__:
                 assert f"`{name.removesuffix('_ms')}`" in text, f"{section}.{name}"
         for name in _KEYS:
@@ -392,6 +423,11 @@ FAULTS = [
     (_section("[limits]\nmax_rejected_share = 2"), "limits.max_rejected_share", "from 0 to 1"),
     (_section("[limits]\nmax_clock_skew = '5 minutes'"), "limits.max_clock_skew", "a duration"),
     (_section("[display]\nmin_display_students = -1"), "display.min_display_students", "an integer from 1"),
+    (_section("[discover]\nnames = 'a '"), "discover.names", 'a pattern such as "ranker-*", or a list'),
+    (_section("[discover]\nnames = ['a', 1]"), "discover.names", "1 to 100 printable characters"),
+    (_section("[discover]\nauto_adopt = ''"), "discover.auto_adopt", "a pattern such as"),
+    (_section("[discover]\nlimit = 0"), "discover.limit", "an integer from 1 to 1000"),
+    (_section("[discover]\nauto_adopt_limit = 1001"), "discover.auto_adopt_limit", "an integer from 1 to 1000"),
     (GOOD + GOOD, "experiments[1].name", "every name once"),
     (GOOD.replace('name = "ranker"', 'name = " "'), "experiments[0].name", "printable"),
     (GOOD.replace('name = "ranker"', ""), "experiments[0].name", "a name"),
@@ -544,7 +580,7 @@ FAULTS = [
 UNKNOWN_KEYS = [
     (
         _section("x = 1"),
-        "unknown key x; the keys are display, experiments, http, kafka, limits, schema_registry, store",
+        "unknown key x; the keys are discover, display, experiments, http, kafka, limits, schema_registry, store",
     ),
     (_section("[kafak]"), "unknown key kafak; did you mean kafka?"),
     (
@@ -637,7 +673,7 @@ guardrails = [{ metric = "map", harmful_direction = "down", margin = 1 }]
             for line in lines
         ]
         assert lines_and_keys == [
-            ("2", "unknown key colour; the keys are display, experiments, http, kafka, limits, schema_registry, store"),
+            ("2", UNKNOWN_KEYS[0][1].replace("key x;", "key colour;")),
             ("4", "kafka.bootstrap_servers"),
             ("5", "kafka.max_poll_records"),
             ("6", "kafka.sasl_mechanism"),

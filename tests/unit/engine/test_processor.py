@@ -116,10 +116,11 @@ def test_a_batch_whose_rows_cannot_be_read_is_processed_again() -> None:
     assert (store.responses, store.students) == (expected_store.responses, expected_store.students)
 
 
-def test_skipped_events_are_counted_by_experiment() -> None:
+def test_skipped_events_are_counted_by_experiment_and_variant() -> None:
     """Responses of undeclared experiments have no row."""
     batch = StoredRows().apply(_response(1, "other"), _response(3, "other"))
-    skipped = batch.skipped_responses["other"]
+    ((names, skipped),) = batch.skipped_responses.items()
+    assert names == ("other", "control")
     assert (skipped.events, skipped.first_ms, skipped.last_ms) == (2, START + 1, START + 3)
     assert batch.count_outcomes() == {("response", "skipped"): 2}
     assert batch.response_rows == []

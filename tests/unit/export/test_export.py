@@ -17,7 +17,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
-from monitor.analysis import StatePeriod, TriageEntry
+from monitor.analysis import StatePeriod, TriageEntry, UndeclaredExperiment
 from monitor.analysis.summary import (
     DecayedMean,
     ExperimentSummary,
@@ -43,6 +43,8 @@ from monitor.export.presentation import (
     format_age,
     format_percent,
     format_time_with_age,
+    undeclared_notes,
+    undeclared_rows,
 )
 from monitor.metrics.traffic import LATENCY_BOUNDS_MS, TrafficCounts
 from monitor.stats import VerdictState
@@ -244,6 +246,76 @@ class TestCatalogue:
             )
 
 
+_NEW = UndeclaredExperiment(
+    "new ranker", 1_003, 1_767_225_600_000, 1_767_225_660_500, {"control": 600, "treatment": 400}, 3
+)
+_ODD = UndeclaredExperiment("<b>[red]\x1b[2J", 2, 1_767_225_600_000, 1_767_225_600_000, {}, similar_name="ranker-v2")
+_UNDECLARED = replace(SUMMARY, undeclared=(_NEW, _ODD), unnamed_undeclared_responses=12)
+
+
+class TestUndeclaredExperiments:
+    """Experiments that the configuration does not declare, in all outputs."""
+
+    def test_the_json_has_variants_shares_and_times(self) -> None:
+        """The object of `status --json`, and of /api/experiments."""
+        content = _UNDECLARED.to_json()
+        assert content["undeclared"][0] == {
+            "name": "new ranker",
+            "responses": 1_003,
+            "first_at": "2026-01-01T00:00:00.000Z",
+            "last_at": "2026-01-01T00:01:00.500Z",
+            "variants": {
+                "control": {"responses": 600, "share": 600 / 1_003},
+                "treatment": {"responses": 400, "share": 400 / 1_003},
+            },
+            "other_variant_responses": 3,
+            "similar_name": None,
+        }
+        assert content["undeclared"][1]["similar_name"] == "ranker-v2"
+        assert content["unnamed_undeclared_responses"] == 12
+        assert SUMMARY.to_json()["undeclared"] == []
+
+    def test_their_number_and_their_responses_are_metrics(self) -> None:
+        """A name is a label, so the number of names is limited in the store."""
+        lines = _scrape(_UNDECLARED)
+        assert "abmonitor_undeclared_experiments 2.0" in lines
+        assert 'abmonitor_undeclared_experiment_responses_total{experiment="new ranker"} 1003.0' in lines
+        assert "abmonitor_undeclared_experiments 0.0" in _scrape(SUMMARY)
+
+    def test_status_prints_variants_and_the_next_step(self) -> None:
+        """Names are text: neither markup nor control characters have an effect."""
+        out = io.StringIO()
+        Console(file=out, width=400).print(render_summary(_UNDECLARED, now_ms=SUMMARY.as_of_ms))
+        text = out.getvalue().replace("\u202f", " ")
+        assert "control 59.8 %, treatment 39.9 %, others 0.3 %" in text
+        assert "<b>[red]\\u001b[2J (did you mean ranker-v2?)" in text
+        assert "ab-monitor experiments adopt 'new ranker' --config FILE" in text
+        assert "12 responses of experiments that are not recorded by name" in text
+        assert "\x1b[2J" not in text
+
+    def test_the_page_has_a_section_apart_from_the_declared_experiments(self) -> None:
+        """Only if there are undeclared experiments."""
+        page = load_template("page.html").render(page_context(_UNDECLARED, None, (), DisplaySettings(), 0))
+        assert page.index("<h2>ranker-v2</h2>") < page.index("<h2>Not declared</h2>")
+        assert "&lt;b&gt;[red]\\u001b[2J (did you mean ranker-v2?)" in page
+        assert "<h2>Not declared</h2>" not in load_template("page.html").render(
+            page_context(SUMMARY, None, (), DisplaySettings(), 0)
+        )
+
+    def test_the_table_is_short_and_the_rest_is_counted(self) -> None:
+        """Anybody may write new names."""
+        variants = {f"v{number}": 10 for number in range(10)}
+        many = tuple(replace(_NEW, name=f"e{number}", variants=variants) for number in range(30))
+        summary = replace(SUMMARY, undeclared=many)
+        rows = undeclared_rows(summary)
+        assert len(rows) == 20
+        assert rows[0][2].replace("\u202f", " ").endswith("v5 9.7 %, others 41.7 %")
+        assert undeclared_notes(summary)[0].replace("\u202f", " ") == (
+            "And 10 more experiments: /api/experiments lists all."
+        )
+        assert undeclared_notes(replace(SUMMARY, undeclared=(_ODD,)))[0].endswith("adopt NAME --config FILE`.")
+
+
 class TestVerdicts:
     """Verdicts as metrics, JSON and text."""
 
@@ -265,7 +337,8 @@ class TestVerdicts:
             assert f"abmonitor_effect_lower{labels} {comparison.lower}" in lines
             assert f"abmonitor_effect_upper{labels} {comparison.upper}" in lines
         assert f'abmonitor_sample_ratio_log_e{{experiment="ranker"}} {analysis.sample_ratio.log_e}' in lines
-        assert 'abmonitor_crossover_students{experiment="ranker"} 2.0' in lines
+        crossovers = analysis.verdicts["treatment"].evidence.crossovers
+        assert f'abmonitor_crossover_students{{experiment="ranker"}} {crossovers}.0' in lines
         assert any(line.startswith("abmonitor_days_to_resolve{") for line in lines)
 
     def test_effects_and_bounds_have_no_sample_before_the_first_window_ends(self) -> None:

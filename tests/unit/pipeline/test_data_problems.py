@@ -7,7 +7,7 @@ import json
 import pytest
 
 from monitor.clock import HOUR_MS
-from monitor.config import MAX_NAME_LENGTH, KafkaSettings
+from monitor.config import MAX_NAME_LENGTH, DiscoverSettings, KafkaSettings
 from monitor.engine import EventBatch
 from monitor.pipeline.arrival_counter import ArrivalCounter, printable_name
 from monitor.pipeline.batch_decoding import DecodedBatch, IgnoredRecord
@@ -83,7 +83,8 @@ def test_undeclared_names_are_reported_with_counts_and_the_names_that_were_proba
     experiments, variants = _problems(log)
     assert experiments.text == (
         "last hour: 600 of 1 000 (60.0 %) messages of acme.answers skipped: the configuration does not declare their "
-        "experiments: 'Ranker V2' (600), did you mean 'ranker-v2'?"
+        "experiments: 'Ranker V2' (600), did you mean 'ranker-v2'? To count an experiment, see `ab-monitor experiments "
+        "adopt NAME --config FILE`"
     )
     assert "'T' of 'ranker-v2' (300), did you mean 'treatment'?" in variants.text
     assert "'x' of 'ranker-v2' (20), declared are control, treatment" in variants.text
@@ -94,6 +95,12 @@ def test_events_of_an_experiment_that_was_removed_from_the_configuration_are_no_
     log = _log(("received", "", 10), ("undeclared", json.dumps(["explainer", ""]), 10))
     assert _problems(log)
     assert not _problems(log, removed=("explainer",))
+
+
+def test_the_next_version_of_an_experiment_is_not_taken_for_a_misspelt_name() -> None:
+    """The next step is to declare the experiment."""
+    (problem,) = _problems(_log(("received", "", 10), ("undeclared", json.dumps(["ranker-v3", ""]), 10)))
+    assert "their experiments: 'ranker-v3' (10). To count an experiment, see `ab-monitor experiments" in problem.text
 
 
 def test_names_that_are_declared_by_now_are_no_problem() -> None:
@@ -136,6 +143,19 @@ def test_only_some_different_names_are_counted_one_by_one() -> None:
     counts = ArrivalCounter(KafkaSettings(responses_topic=TOPIC, feedback_topic="f")).count_records([], decoded, NOW)
     assert len(counts) == 51
     assert counts[ArrivalCount(TOPIC, "undeclared", '["", ""]')] == 60
+
+
+def test_undeclared_experiments_whose_names_do_not_match_discover_names_are_counted_without_names() -> None:
+    """Names of undeclared variants belong to declared experiments, so they are recorded."""
+    decoded = DecodedBatch(EventBatch())
+    decoded.undeclared_names.update({("secret", ""): 2, ("ranker-v3", ""): 3, ("declared", "T"): 4})
+    kafka = KafkaSettings(responses_topic=TOPIC, feedback_topic="f")
+    counts = ArrivalCounter(kafka, DiscoverSettings(names=("ranker-*",))).count_records([], decoded, NOW)
+    assert counts == {
+        ArrivalCount(TOPIC, "undeclared", '["", ""]'): 2,
+        ArrivalCount(TOPIC, "undeclared", '["ranker-v3", ""]'): 3,
+        ArrivalCount(TOPIC, "undeclared", '["declared", "T"]'): 4,
+    }
 
 
 def test_rejected_records_are_counted_by_reason_and_field_and_never_by_their_content() -> None:

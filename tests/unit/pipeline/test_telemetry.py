@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from monitor.config import ReloadResult
 from monitor.pipeline.telemetry import OUTCOMES, LagReporter, Telemetry
 
 
@@ -37,6 +38,30 @@ def test_the_lag_of_a_revoked_partition_is_removed() -> None:
     assert lags(telemetry) == {"0": 4.0}
     telemetry.set_lags(partitions[1:], [("feedback:1", 3, 1.0)])
     assert lags(telemetry) == {"1": 1.0}
+
+
+def test_only_the_digest_in_force_has_a_series() -> None:
+    """Otherwise replicas would seem to disagree after each reload."""
+    telemetry = Telemetry()
+    telemetry.set_config("old")
+    telemetry.set_config("new")
+    (family,) = telemetry.config_info.collect()
+    assert [sample.labels for sample in family.samples] == [{"digest": "new"}]
+
+
+def test_a_failed_reload_keeps_the_time_of_the_last_success() -> None:
+    """A start is a success."""
+    telemetry = Telemetry()
+
+    def values() -> list[float | None]:
+        names = ("successful", "success_timestamp_seconds")
+        return [telemetry.registry.get_sample_value(f"abmonitor_config_last_reload_{name}") for name in names]
+
+    started_successful, started_at = values()
+    telemetry.record_reload(ReloadResult(is_successful=False, text=""))
+    assert (started_successful, values()) == (1, [0, started_at])
+    telemetry.record_reload(ReloadResult(is_successful=True, text=""))
+    assert values()[0] == 1
 
 
 def test_after_an_outage_the_expected_end_is_unknown_until_a_rate_is_measured(caplog: pytest.LogCaptureFixture) -> None:

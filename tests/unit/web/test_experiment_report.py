@@ -19,14 +19,16 @@ from monitor.analysis.snapshots import (
     VariantSnapshot,
 )
 from monitor.analysis.summary import DecayedMean, ExperimentSummary, MetricSummary, VariantSummary
-from monitor.config import AllocationSettings, ExperimentSettings
+from monitor.config import AllocationSettings, ExperimentChange, ExperimentSettings
 from monitor.export.presentation import QUALITY_HEADING, STATE_TITLES, format_time
 from monitor.export.report_data import DecayedMeans, ReportData
 from monitor.stats import (
+    BackfillProgress,
     CupedAdjustment,
     DataQuality,
     Estimate,
     EstimatePair,
+    ExperimentHistory,
     ResponseQuality,
     VariantComparison,
     VerdictState,
@@ -648,3 +650,32 @@ def test_events_that_do_not_count_are_in_a_table_by_variant() -> None:
     plain_text = text.replace("\u202f", " ")
     assert f"{QUALITY_HEADING} events control treatment Rejected, repeated_item 25 (24.5 %) 0 (0.0 %)" in plain_text
     assert "Reactions before the response 0 1 234" in plain_text
+
+
+class TestChangedExperiments:
+    """Remarks on changed, incomplete and archived experiments."""
+
+    def test_the_report_names_changes_and_the_time_of_archiving(self) -> None:
+        """The verdict is as of the last event."""
+        history = ExperimentHistory(
+            archived_at_ms=time_after_days(13),
+            changes=(ExperimentChange(time_after_days(5), "criteria", "mde 0.05 → 0.02"),),
+        )
+        text = render_experiment_report(_with_history(history))
+        assert "Archived on 14 Jan 2026, 00:00 UTC" in text
+        assert "Decision criteria changed on 2026-01-06: mde 0.05 → 0.02." in text
+
+    def test_the_report_on_incomplete_numbers_has_no_decision(self) -> None:
+        """A backfill still counts events."""
+        text = render_experiment_report(_with_history(ExperimentHistory(backfill=BackfillProgress("running", 0.434))))
+        assert "Incomplete, so no decision yet" in text
+        assert "the experiment is 43 % filled" in text
+        assert "Not tested, because the numbers are incomplete." in text
+
+
+def _with_history(history: ExperimentHistory) -> ReportData:
+    """Return the data of the report with a history of the experiment's declaration."""
+    students = sum_students(SENSITIVE_EXPERIMENT, STUDENTS_WITH_EFFECT, history=history)
+    analysis = analyze(SENSITIVE_EXPERIMENT, students, time_after_days(14))
+    summary = replace(SHIPPED.summary, history=history, analysis=analysis)
+    return replace(SHIPPED, summary=summary, latest_analysis=analysis)

@@ -1,0 +1,161 @@
+"""The set of declared experiments: its versions, and what decides between files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from monitor.config import (
+    DeclaredSet,
+    ExperimentSettings,
+    MetricSpec,
+    archive_experiment,
+    compare_file,
+    complete_backfill,
+    declare_experiments,
+    decode_declared_set,
+    encode_declared_set,
+    experiments_digest,
+    remove_experiment,
+    replace_file_experiments,
+)
+from monitor.errors import UsageError
+
+OLD = ExperimentSettings(
+    "old",
+    "control",
+    {"control": 0.5, "treatment": 0.5},
+    metrics=(MetricSpec("dcg@5", "dcg", 5),),
+    gain={0.0: 0.0, 4.0: 1},
+)
+NEW = replace(OLD, name="new")
+
+
+def _file_set(*experiments: ExperimentSettings, current: DeclaredSet | None = None, at_ms: int = 1) -> DeclaredSet:
+    return replace_file_experiments(current or DeclaredSet(), experiments, "a file", at_ms)
+
+
+def test_a_set_is_stored_as_json_with_all_settings() -> None:
+    """Workers without the file read the settings from the store."""
+    declared_set = _file_set(NEW, replace(OLD, gain="exp2"), current=_file_set(OLD), at_ms=2)
+    assert decode_declared_set(encode_declared_set(declared_set)) == declared_set
+
+
+def test_the_first_set_needs_no_backfill() -> None:
+    """No event was read before."""
+    declared_set = _file_set(OLD, NEW)
+    assert [(experiment.number, experiment.is_filling) for experiment in declared_set.experiments] == [
+        (1, False),
+        (2, False),
+    ]
+
+
+def test_an_added_experiment_is_filled_and_the_others_stay_as_they_are() -> None:
+    """Events may have been read before the experiment was declared."""
+    first = _file_set(OLD)
+    second = _file_set(OLD, NEW, current=first, at_ms=2)
+    added = second.find("new")
+    assert second.find("old") == first.find("old")
+    assert added is not None
+    assert (added.number, added.is_filling, added.since_version, added.declared_ms) == (2, True, 2, 2)
+
+
+def test_a_changed_definition_gets_a_number_and_shows_the_old_one_until_it_is_filled() -> None:
+    """The change is recorded with its time."""
+    changed = _file_set(replace(OLD, gain="exp2"), current=_file_set(OLD), at_ms=5).find("old")
+    assert changed is not None
+    assert (changed.number, changed.definition_version, changed.is_filling) == (2, 2, True)
+    assert (changed.served.number, changed.served.settings, changed.superseded_numbers) == (1, OLD, (1,))
+    assert [change.kind for change in changed.changes] == ["definition"]
+
+
+def test_a_definition_that_is_changed_again_before_it_is_filled_still_shows_the_complete_one() -> None:
+    """Both earlier numbers are superseded."""
+    second = _file_set(replace(OLD, gain="exp2"), current=_file_set(OLD), at_ms=5)
+    changed = _file_set(replace(OLD, gain="linear"), current=second, at_ms=6).find("old")
+    assert changed is not None
+    assert (changed.number, changed.served.number, changed.superseded_numbers) == (3, 1, (1, 2))
+
+
+def test_a_filled_experiment_shows_its_new_numbers() -> None:
+    """With the time from which on nothing is missing."""
+    second = _file_set(replace(OLD, gain="exp2"), current=_file_set(OLD), at_ms=5)
+    filled = complete_backfill(second, 2, 77, 6).find("old")
+    assert filled is not None
+    assert (filled.served.number, filled.is_filling, filled.complete_since_ms) == (2, False, 77)
+
+
+def test_changed_criteria_need_no_number() -> None:
+    """Stored sums do not depend on criteria."""
+    changed = _file_set(replace(OLD, decision=replace(OLD.decision, mde=0.5)), current=_file_set(OLD), at_ms=5).find(
+        "old"
+    )
+    assert changed is not None
+    assert (changed.number, changed.settings.decision.mde, changed.is_filling) == (1, 0.5, False)
+
+
+def test_an_experiment_that_the_file_lacks_is_archived_and_counted_anew_if_it_comes_back() -> None:
+    """Its events were skipped meanwhile."""
+    archived = _file_set(NEW, current=_file_set(OLD, NEW), at_ms=5)
+    assert [experiment.name for experiment in archived.counted] == ["new"]
+    again = _file_set(OLD, NEW, current=archived, at_ms=6).find("old")
+    assert again is not None
+    assert (again.archived_ms, again.number, again.served.number, again.is_filling) == (None, 3, 1, True)
+
+
+def test_numbers_are_never_used_again() -> None:
+    """Rows of a removed experiment may remain for a while."""
+    removed = remove_experiment(_file_set(OLD, current=_file_set(OLD, NEW), at_ms=5), "new", "a command", 6)
+    assert removed.find("new") is None
+    again = _file_set(OLD, NEW, current=removed, at_ms=7).find("new")
+    assert again is not None
+    assert again.number == 3
+
+
+def test_commands_and_files_declare_different_experiments() -> None:
+    """Each experiment has one source."""
+    both = declare_experiments(_file_set(OLD), [NEW], "a command", 2)
+    assert [experiment.name for experiment in _file_set(OLD, current=both, at_ms=3).counted] == ["old", "new"]
+    with pytest.raises(UsageError, match=r"a file: the experiment \"new\" was declared by a command"):
+        _file_set(OLD, NEW, current=both)
+    with pytest.raises(UsageError, match="is declared in a configuration file"):
+        declare_experiments(both, [OLD], "a command", 3)
+    with pytest.raises(UsageError, match="is declared in a configuration file"):
+        archive_experiment(both, "old", "a command", 3)
+    assert [experiment.name for experiment in archive_experiment(both, "new", "a command", 3).counted] == ["old"]
+
+
+def test_only_archived_experiments_are_removed() -> None:
+    """Nothing that is counted is deleted by mistake."""
+    with pytest.raises(UsageError, match="is not archived"):
+        remove_experiment(_file_set(OLD), "old", "a command", 2)
+
+
+def test_the_digest_does_not_depend_on_the_order() -> None:
+    """But on every setting."""
+    assert experiments_digest([OLD, NEW]) == experiments_digest([NEW, OLD])
+    assert experiments_digest([OLD]) != experiments_digest([replace(OLD, decision=replace(OLD.decision, mde=0.5))])
+
+
+@pytest.mark.parametrize(
+    ("digest", "previous", "is_in_use", "decision"),
+    [
+        ("c", None, True, "unchanged"),
+        ("d", None, True, "replace"),
+        ("b", None, True, "follow"),
+        ("b", None, False, "replace"),
+        ("d", "c", True, "replace"),
+        ("b", "c", True, "replace"),
+        ("d", "b", True, "conflict"),
+        ("a", "b", True, "follow"),
+        ("c", "b", True, "unchanged"),
+        ("d", "b", False, "replace"),
+    ],
+)
+def test_the_newest_file_wins_and_two_new_files_are_a_conflict(
+    digest: str, previous: str | None, decision: str, *, is_in_use: bool
+) -> None:
+    """An older file wins again once nobody has the newer one."""
+    current = DeclaredSet(version=3, digest="c", superseded=("a", "b"))
+    assert compare_file(current, digest, previous, is_in_use=is_in_use) == decision
