@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,7 +21,6 @@ from monitor.engine.id_hash import IdHasher
 from monitor.errors import StoreUnavailable
 from monitor.export.presentation import experiment_footnotes
 from monitor.pipeline import skipped_events
-from monitor.pipeline.batch_applier import OutcomeCounts
 from monitor.pipeline.skipped_events import SkippedEventCounter
 from monitor.pipeline.telemetry import Telemetry
 from monitor.pipeline.worker import Worker
@@ -397,9 +395,3 @@ def test_a_forgotten_experiment_leaves_no_trace_and_is_complete(shared_log: Shar
             assert len([name for name in times if b"est:" in name]) == 2 * len(fields.counts)
             assert opening.shards.client.hlen(shard.keys.variants_skipped) == len(fields.counts)
     assert shared_log.skipped(NEW, OLD) is None
-    shared_log.read(OLD, events=[_arm("new", "a", 77)])
-    assert [(found.name, found.responses) for found in shared_log.summary(OLD).undeclared] == [("new", 1), ("other", 1)]
-
-
-def _outcomes(outcome: str) -> OutcomeCounts:
-    return Counter({("response", outcome): 1})
