@@ -171,6 +171,7 @@ class Deployment:
         source = KafkaSource(self.settings.kafka)
         horizons_ms = {str(number): experiment.horizon_ms for number, experiment in settings.items()}
         worker = Worker(
+            held_numbers=lambda: held,
             settings=self.settings,
             normalizer=EventNormalizer(experiments, self.id_hasher),
             writer=ShardedWriter(experiments, self.id_hasher, shards, superseded_numbers=superseded_numbers),
