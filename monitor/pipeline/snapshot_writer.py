@@ -82,7 +82,9 @@ class SnapshotWriter:
         summary = self._reader.read_summary(hour * HOUR_MS)
         for name, experiment in summary.experiments.items():
             snapshot, hours = take_snapshot(experiment), stored_hours[name]
-            if snapshot is None or hour in hours:
+            # Numbers that are being filled would be a false history, and frozen numbers do not change.
+            is_settled = experiment.history.backfill is None and not experiment.history.is_archived
+            if snapshot is None or hour in hours or not is_settled:
                 continue
             if snapshot == self._snapshot_log.read_newest(numbers[name], hours):
                 # Equal snapshots of an ended experiment would displace its history.

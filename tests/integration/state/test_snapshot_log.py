@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from monitor.analysis import BackfillProgress, ExperimentHistory
 from monitor.analysis.snapshots import MAX_DAILY_SNAPSHOTS, MAX_HOURLY_SNAPSHOTS, take_snapshot
 from monitor.clock import HOUR_MS
 from monitor.errors import IncompatibleStore, StoreUnavailable, UsageError
@@ -107,6 +108,18 @@ def test_an_experiment_without_events_has_no_snapshots(redis_server: RedisServer
     empty = StoreBench(redis_server, DECISION_EXPERIMENT)
     take_snapshots(empty, HOUR_OF_DAY_9)
     assert empty.reader.read_snapshots("ranker") == {}
+
+
+@pytest.mark.parametrize(
+    "history",
+    [ExperimentHistory(backfill=BackfillProgress("running")), ExperimentHistory(archived_at_ms=0)],
+    ids=["filling", "archived"],
+)
+def test_incomplete_and_archived_numbers_have_no_snapshots(bench: StoreBench, history: ExperimentHistory) -> None:
+    """Incomplete numbers would be a false history."""
+    bench.reader.histories = {"ranker": history}
+    take_snapshots(bench, HOUR_OF_DAY_9)
+    assert bench.reader.read_snapshots("ranker") == {}
 
 
 def test_snapshots_are_stored_apart_from_aggregates_on_the_first_shard(bench: StoreBench) -> None:
