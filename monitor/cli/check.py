@@ -12,7 +12,16 @@ from typing import Final
 from monitor.analysis import StoreSummary, find_meant_name
 from monitor.cli.sample_tables import print_sample_report
 from monitor.clock import wall_clock
-from monitor.config import DiscoverSettings, Settings, experiment_warnings, parse_integer
+from monitor.config import (
+    DeclaredSet,
+    DiscoverSettings,
+    Settings,
+    describe_set_changes,
+    experiment_warnings,
+    experiments_digest,
+    parse_integer,
+    replace_file_experiments,
+)
 from monitor.decoding import RecordDecoder, build_sample_report
 from monitor.engine import IdHasher
 from monitor.errors import AbMonitorError, DependencyUnavailable, InputRejected, count_noun, setting_text
@@ -28,6 +37,7 @@ from monitor.sources import (
 from monitor.state import (
     StoreReader,
     open_store_reader,
+    read_declared_set,
     read_hash_key,
     read_server_warnings,
     read_skipped_events,
@@ -151,9 +161,14 @@ def _check_store(settings: Settings) -> int:
     with open_store_reader(settings, wall_clock, must_exist=False) as reader:
         has_experiments = any(number >= 0 for number in reader.numbers.values())
         shard_count = len(reader.store)
-        content = "same definitions as the configuration" if has_experiments else "no experiment yet"
+        declared_set = read_declared_set(reader.store)
+        if declared_set.is_in_force:
+            content = f"version {declared_set.version} of the declared experiments, from {declared_set.origin}"
+        else:
+            content = "same definitions as the configuration" if has_experiments else "no experiment yet"
         shards = f", {shard_count} shards" if shard_count > 1 else ""
         print(f"store          ok: reachable, {content}{shards}")
+        _print_planned_changes(declared_set, settings)
         _print_warnings(read_server_warnings(reader.store))
         if has_experiments:
             summary = reader.read_summary()
@@ -162,6 +177,15 @@ def _check_store(settings: Settings) -> int:
             health = read_health(reader, settings, summary, wall_clock())
             _print_warnings([problem.text for problem in health.data_problems])
         return shard_count
+
+
+def _print_planned_changes(declared_set: DeclaredSet, settings: Settings) -> None:
+    """Print what running workers change when they read the configuration."""
+    if not declared_set.is_in_force or experiments_digest(settings.experiments) == declared_set.digest:
+        return
+    new_set = replace_file_experiments(declared_set, settings.experiments, "the configuration", wall_clock())
+    for sentence in describe_set_changes(declared_set, new_set):
+        print(f"change         {sentence}")
 
 
 def _find_undeclared_experiments(reader: StoreReader, settings: Settings) -> list[str]:

@@ -186,6 +186,26 @@ def add_file_experiments(
     return builder.build()
 
 
+def describe_set_changes(current: DeclaredSet, new: DeclaredSet) -> list[str]:
+    """Return a sentence for each experiment that differs between two versions of a set."""
+    sentences = []
+    for experiment in new.experiments:
+        before = current.find(experiment.name)
+        if before == experiment:
+            continue
+        if before is None:
+            action = "added, and earlier events are filled in from Kafka"
+        elif experiment.archived_ms is not None:
+            action = "archived: its events do not count any more, its results stay readable"
+        else:
+            texts = [change.text for change in experiment.changes[len(before.changes) :]]
+            action = "; ".join(texts) or "settings without effect on verdicts and sums"
+            if experiment.number != before.number:
+                action += ". The changed definition is filled in from Kafka, the present numbers are shown until then"
+        sentences.append(f"{experiment.name}: {action}")
+    return sentences
+
+
 def rebuilt_set(
     active: DeclaredSet, file_experiments: Sequence[ExperimentSettings], origin: str, now_ms: int
 ) -> DeclaredSet:

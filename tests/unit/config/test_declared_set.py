@@ -15,6 +15,7 @@ from monitor.config import (
     complete_backfill,
     declare_experiments,
     decode_declared_set,
+    describe_set_changes,
     encode_declared_set,
     experiments_digest,
     remove_experiment,
@@ -159,3 +160,16 @@ def test_the_newest_file_wins_and_two_new_files_are_a_conflict(
     """An older file wins again once nobody has the newer one."""
     current = DeclaredSet(version=3, digest="c", superseded=("a", "b"))
     assert compare_file(current, digest, previous, is_in_use=is_in_use) == decision
+
+
+def test_the_changes_of_a_file_are_told_before_they_are_made() -> None:
+    """Added, archived and changed experiments, each in a sentence."""
+    current = _file_set(OLD, NEW)
+    changed = replace(OLD, gain="exp2", decision=replace(OLD.decision, mde=0.5))
+    added, archived, redefined = sorted(
+        describe_set_changes(current, _file_set(changed, replace(OLD, name="added"), current=current, at_ms=2))
+    )
+    assert added.startswith("added: added")
+    assert archived.startswith("new: archived")
+    assert redefined.startswith("old: mde not set → 0.5; old.gain:")
+    assert describe_set_changes(current, _file_set(OLD, NEW, current=current, at_ms=2)) == []
