@@ -245,7 +245,8 @@ def test_a_store_of_files_rejects_a_new_guardrail_metric(redis_server: RedisServ
     bench = StoreBench(redis_server, PLAIN_EXPERIMENT)
     settings = replace(bench.settings, experiments=(FULL_EXPERIMENT,))
     with pytest.raises(
-        IncompatibleStore, match=r"ranker\.guardrails: .*feedback:escalated, latency_above_ms:500, latency_ms.* replay all files"
+        IncompatibleStore,
+        match=r"ranker\.guardrails: .*feedback:escalated, latency_above_ms:500, latency_ms.* replay all files",
     ):
         initialize_store(bench.store, settings)
     bench = StoreBench(redis_server, FULL_EXPERIMENT)

@@ -134,8 +134,7 @@ def test_the_documented_redis_rights_are_enough_for_compaction(
     bench.apply([_rated(number) for number in range(4)], worker_count=2, worker_order=(0, 1))
     assert dump(bench.first_shard) == expected
     assert (
-        bench.first_shard.client.strlen(_chunk(bench))
-        <= 8 * RecordLayout.for_experiment(EXPERIMENT).response_width + 4
+        bench.first_shard.client.strlen(_chunk(bench)) <= 8 * RecordLayout.for_experiment(EXPERIMENT).response_width + 4
     )
 
 
