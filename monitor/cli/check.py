@@ -151,14 +151,7 @@ def _check_store(settings: Settings) -> int:
     with open_store_reader(settings, wall_clock, must_exist=False) as reader:
         has_experiments = any(number >= 0 for number in reader.numbers.values())
         shard_count = len(reader.store)
-        content = "no experiment yet"
-        if has_experiments:
-            # The experiments of a service are those of its declared set; the file may be newer.
-            content = (
-                f"{count_noun(len(reader.histories), 'declared experiment')}"
-                if reader.histories
-                else "same definitions as the configuration"
-            )
+        content = "same definitions as the configuration" if has_experiments else "no experiment yet"
         shards = f", {shard_count} shards" if shard_count > 1 else ""
         print(f"store          ok: reachable, {content}{shards}")
         _print_warnings(read_server_warnings(reader.store))
