@@ -1,7 +1,7 @@
 """Skipped events, of experiments that the configuration does not declare: counted in the store, and logged.
 
-A worker never reads skipped events again, although a later configuration, or that of another worker, may declare the
-experiment. The counts show that the results of such an experiment are incomplete.
+A worker never reads skipped events again. When the experiment is declared, a service counts the events by a backfill.
+In a store that is filled from files, the counts show that the results of such an experiment are incomplete.
 """
 
 from __future__ import annotations

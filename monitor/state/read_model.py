@@ -159,8 +159,8 @@ class StoreReader:
         (experiment_settings,) = (settings for settings in self.experiments if settings.name == experiment)
         if experiment_settings.items is None:
             raise UsageError(
-                f"experiment {experiment}: items are not counted. Set experiments.{experiment}.items, such as '30d', "
-                "and run `ab-monitor rebuild`"
+                f"experiment {experiment}: items are not counted. Set experiments.{experiment}.items, such as '30d': a "
+                "running service then counts the items of all responses that Kafka still has"
             )
         return ItemReader(self.store, experiment_settings, self.numbers[experiment])
 

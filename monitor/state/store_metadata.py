@@ -179,8 +179,8 @@ def _check_definitions(declared_set: DeclaredSet, configured: Sequence[Experimen
         raise IncompatibleStore(
             "the aggregates in the store have other definitions than the configuration file: "
             + "; ".join(differences)
-            + ". Restore the definitions in the file, run `ab-monitor rebuild` to compute the aggregates again from "
-            "Kafka, give the experiment a new name, or point store.url at another database"
+            + ". Only a service (`ab-monitor run`) changes the definitions of a store. Restore the definitions in the "
+            "file, give the experiment a new name, or point store.url at another database and replay all files"
         )
 
 

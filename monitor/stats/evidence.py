@@ -100,7 +100,7 @@ class SegmentCounts:
 
 @dataclass(frozen=True, slots=True)
 class SkippedEventCounts:
-    """Events that workers skipped because their configuration did not contain the experiment."""
+    """Events of files that were skipped because the configuration did not contain the experiment."""
 
     responses: int
     reactions: int
@@ -120,8 +120,9 @@ class SkippedEventCounts:
             phrases.append(f"perhaps some of {self.unnamed:,} responses of experiments that are not counted one by one")
         verb = "was" if self.responses + self.reactions + self.unnamed == 1 else "were"
         return (
-            f"{' and '.join(phrases)} {verb} skipped, dated {_utc(self.first_ms)} to {_utc(self.last_ms)}, because a "
-            "worker's configuration did not have the experiment; `ab-monitor rebuild` counts them"
+            f"{' and '.join(phrases)} {verb} skipped, dated {_utc(self.first_ms)} to {_utc(self.last_ms)}, because "
+            "the configuration did not have the experiment. To count them, `ab-monitor replay` all files into another "
+            "database"
         )
 
 

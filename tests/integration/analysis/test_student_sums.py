@@ -240,12 +240,13 @@ def test_late_arrivals_are_counted_by_variant_beyond_the_closing_delay(redis_ser
         assert (late_arrivals.control.mean, late_arrivals.treatment.mean) == (0.0, expected_share)
 
 
-def test_a_new_guardrail_metric_needs_a_rebuild(redis_server: RedisServer) -> None:
+def test_a_store_of_files_rejects_a_new_guardrail_metric(redis_server: RedisServer) -> None:
     """The store has no sums of the metric; the margin of an existing guardrail can change at any time."""
     bench = StoreBench(redis_server, PLAIN_EXPERIMENT)
     settings = replace(bench.settings, experiments=(FULL_EXPERIMENT,))
     with pytest.raises(
-        IncompatibleStore, match=r"ranker\.guardrails: .*feedback:escalated, latency_above_ms:500, latency_ms.* rebuild"
+        IncompatibleStore,
+        match=r"ranker\.guardrails: .*feedback:escalated, latency_above_ms:500, latency_ms.* replay all files",
     ):
         initialize_store(bench.store, settings)
     bench = StoreBench(redis_server, FULL_EXPERIMENT)
@@ -343,7 +344,7 @@ def test_exposure_ages_are_days_since_the_first_response(
                 assert_estimate(estimate, expected_estimate(_means(responses_at_age, population)))
 
 
-def test_another_primary_metric_of_subgroups_needs_a_rebuild(redis_server: RedisServer) -> None:
+def test_a_store_of_files_rejects_another_primary_metric_of_subgroups(redis_server: RedisServer) -> None:
     """The store has subgroup sums of the primary metric only; without subgroups the primary metric can change."""
     bench = StoreBench(redis_server, FULL_EXPERIMENT)
     experiment = replace(FULL_EXPERIMENT, primary="rr@5")

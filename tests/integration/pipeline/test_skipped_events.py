@@ -113,7 +113,7 @@ class SharedLog:
         skipped = verdict.evidence.skipped_events
         assert ("skipped_events" in {reason.code for reason in verdict.notes}) == (skipped is not None)
         assert (f"{skipped}." in experiment_footnotes(summary, 0)) == (skipped is not None)
-        assert ("ab-monitor rebuild" in json.dumps(summary.analysis.to_json())) == (skipped is not None)
+        assert ("ab-monitor replay" in json.dumps(summary.analysis.to_json())) == (skipped is not None)
         return skipped
 
 

@@ -3,30 +3,46 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from monitor.config import complete_backfill, remove_experiment, replace_file_experiments
+from monitor.engine import EventNormalizer, Experiment, IdHasher
 from monitor.errors import CorruptStore, StoreUnavailable
 from monitor.events import Feedback, Response
 from monitor.metrics.record_layout import BUCKETS_PER_CHUNK, RecordLayout
 from monitor.pipeline.batch_applier import BatchApplier
+from monitor.pipeline.batch_decoding import DecodedBatch
+from monitor.pipeline.commit_pipeline import ShardBatch, ShardedWriter
 from monitor.state import (
+    BackfillState,
     Position,
     PositionUpdate,
     ShardedStore,
     StoreShard,
     compact_time_buckets,
+    delete_experiment,
+    forget_skipped_experiment,
+    has_experiment,
+    is_file_in_use,
+    join_store,
     mark_initialized,
+    read_backfill_targets,
+    read_backfills,
+    record_file_in_use,
+    release_backfill_lease,
+    renew_backfill_lease,
+    write_backfill,
 )
 from monitor.state.record_reader import decode_chunk
 from tests.servers.cluster import RedisCluster
 from tests.servers.redis import RedisServer
 from tests.support.dump import dump
 from tests.support.store_bench import StoreBench
-from tests.support.streams import EXPERIMENT, HOUR, START
+from tests.support.streams import EXPERIMENT, HOUR, START, normalize_events
 
 
 def _rated(number: int) -> list[Response | Feedback]:
@@ -92,25 +108,81 @@ def test_a_compacted_chunk_is_at_most_twice_as_long_as_its_integers_and_one_batc
     assert dump(bench.first_shard) == expected
 
 
-def test_the_documented_redis_rights_are_enough_for_compaction(store_server: RedisServer) -> None:
-    """With the rights in docs/security.md only, and two workers, so that row versions are compared."""
-    expected = _expected(store_server, range(4))
-    bench = StoreBench(store_server, eager=True)
+@pytest.fixture
+def documented_rights(store_server: RedisServer) -> Iterator[Callable[[StoreBench], None]]:
+    """Return a function that gives the connections of a bench only the rights in docs/security.md."""
     admin = store_server.client()
     document = (Path(__file__).parents[3] / "docs" / "security.md").read_text()
     for line in re.findall(r"^(ACL SETUSER ab-monitor .*)$", document, re.MULTILINE):
         admin.execute_command(*line.replace("PASSWORD", "for-tests").split())
-    try:
+
+    def restrict(bench: StoreBench) -> None:
         bench.store = ShardedStore(replace(bench.settings.store, username="ab-monitor", password="for-tests"))
         mark_initialized(bench.store, bench.metadata.declared_set)
-        bench.apply([_rated(number) for number in range(4)], worker_count=2, worker_order=(0, 1))
-        assert dump(bench.first_shard) == expected
-        assert (
-            bench.first_shard.client.strlen(_chunk(bench))
-            <= 8 * RecordLayout.for_experiment(EXPERIMENT).response_width + 4
-        )
-    finally:
-        admin.acl_deluser("ab-monitor")
+
+    yield restrict
+    admin.acl_deluser("ab-monitor")
+
+
+def test_the_documented_redis_rights_are_enough_for_compaction(
+    store_server: RedisServer, documented_rights: Callable[[StoreBench], None]
+) -> None:
+    """With the rights in docs/security.md only, and two workers, so that row versions are compared."""
+    expected = _expected(store_server, range(4))
+    bench = StoreBench(store_server, eager=True)
+    documented_rights(bench)
+    bench.apply([_rated(number) for number in range(4)], worker_count=2, worker_order=(0, 1))
+    assert dump(bench.first_shard) == expected
+    assert (
+        bench.first_shard.client.strlen(_chunk(bench)) <= 8 * RecordLayout.for_experiment(EXPERIMENT).response_width + 4
+    )
+
+
+def test_the_documented_redis_rights_are_enough_to_declare_backfill_and_delete_experiments(
+    store_server: RedisServer, documented_rights: Callable[[StoreBench], None]
+) -> None:
+    """With the rights in docs/security.md only; the key of the deleted experiment's rows is gone."""
+    bench = StoreBench(store_server)
+    documented_rights(bench)
+    bench.apply([_rated(number) for number in range(4)])
+    store, name = bench.store, EXPERIMENT.name
+    changed = replace(EXPERIMENT, gain="exp2")
+    metadata = join_store(store, bench.settings, lambda current: replace_file_experiments(current, [changed], "a", 1))
+    declared = metadata.declared_set.find(name)
+    assert declared is not None
+    assert declared.is_filling
+    record_file_in_use(store, "digest", 1)
+    assert is_file_in_use(store, "digest", 1)
+
+    assert renew_backfill_lease(store, declared.number, "owner", 60_000)
+    assert renew_backfill_lease(store, declared.number, "owner", 60_000)
+    assert read_backfill_targets(store, declared.number)
+    id_hasher = IdHasher(metadata.hash_key)
+    experiment = Experiment(declared.number, changed)
+    writer = ShardedWriter(
+        [experiment],
+        id_hasher,
+        store.reconnect(backfill=declared.number),
+        superseded_numbers=frozenset(declared.superseded_numbers),
+        backfilled_number=declared.number,
+    )
+    writer.reload_state()
+    events = normalize_events(EventNormalizer([experiment], id_hasher), _rated(0))
+    batch = ShardBatch(0, 0, DecodedBatch(events), [PositionUpdate("t:0", None, Position(2))])
+    assert writer.submit(batch, {**bench.expired_before_ms, str(declared.number): 0}).result() == "applied"
+    writer.close()
+    write_backfill(store, declared.number, BackfillState("complete", 1, 2))
+    assert read_backfills(store)[declared.number].state == "complete"
+    forget_skipped_experiment(store, name, id_hasher, [declared.number])
+    release_backfill_lease(store, declared.number, "owner")
+
+    join_store(store, bench.settings, lambda current: complete_backfill(current, declared.number, None, 3))
+    join_store(store, bench.settings, lambda current: replace_file_experiments(current, [], "b", 4))
+    join_store(store, bench.settings, lambda current: remove_experiment(current, name, "test", 5))
+    for number in (declared.number, *declared.superseded_numbers):
+        assert has_experiment(store, number)
+        assert delete_experiment(store, number)
+        assert not has_experiment(store, number)
 
 
 def test_compaction_on_a_cluster_changes_no_sum(redis_server: RedisServer) -> None:

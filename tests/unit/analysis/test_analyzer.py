@@ -162,7 +162,9 @@ class TestVerdictStates:
         assert verdict.state == _treatment_verdict(SENSITIVE_EXPERIMENT, STUDENTS_WITH_EFFECT, 14).state
         (text,) = [note.text for note in verdict.notes if note.code == "skipped_events"]
         assert text.startswith("5 responses were skipped, dated 20")
-        assert text.endswith("did not have the experiment; `ab-monitor rebuild` counts them.")
+        assert text.endswith(
+            "did not have the experiment. To count them, `ab-monitor replay` all files into another database."
+        )
         evidence = parse_evidence(json.loads(json.dumps(verdict.to_json()))["evidence"])
         assert decide_verdict(evidence).notes == verdict.notes
 

@@ -313,10 +313,10 @@ class TestOverlays:
         assert all(f"deploy/kubernetes/overlays/{name}" in documentation for name in OVERLAYS)
 
     def test_the_single_overlay_has_one_replica(self) -> None:
-        """It ends before the next one starts: two configurations at once would skip events of a new experiment."""
+        """The next one is ready before it ends: two configurations at once follow the same experiments."""
         spec = workload(built(OVERLAYS["single"]))["spec"]
         assert spec["replicas"] == 1
-        assert spec["strategy"] == {"type": "Recreate"}
+        assert spec["strategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
 
     def test_replicas_are_static_group_members_named_like_their_pods(self) -> None:
         """Which only a StatefulSet gives again to the pod that follows."""
