@@ -26,7 +26,7 @@ from tests.support.replicas import (
 
 RESPONSES = 4_000
 THIRD = FIRST.replace("first", "third")
-SMALLER_EFFECT = FIRST + "[experiments.decision]\nmde = 0.01\n"
+SMALLER_EFFECT = FIRST.replace("[experiments.grades]", "mde = 0.01\n[experiments.grades]")
 EXPONENTIAL = FIRST.replace("[experiments.grades]", 'gain = "exp2"\n[experiments.grades]')
 _SUCCESSFUL = "abmonitor_config_last_reload_successful"
 _RELOADED_AT = "abmonitor_config_last_reload_success_timestamp_seconds"
@@ -236,9 +236,9 @@ def test_a_definition_that_kafka_can_no_longer_fill_is_complete_since_a_time_tha
     assert second is not None
     assert first.complete_since_ms is not None
     assert second.complete_since_ms is None
-    shown = {each["experiment"]: each for each in status(replicas.config(1), HASHED)["experiments"]}
-    assert shown["first"]["history"]["complete_since"]
-    assert shown["second"]["history"]["complete_since"] is None
+    shown = status(replicas.config(1), HASHED)["experiments"]
+    assert shown["first"]["declaration"]["complete_since"]
+    assert shown["second"]["declaration"]["complete_since"] is None
     done = ab_monitor("status", "--config", replicas.config(1), environ=HASHED)
     assert done.returncode == 0, done.stderr
     assert "omplete since" in done.stdout
