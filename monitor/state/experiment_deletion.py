@@ -17,10 +17,10 @@ _KEYS_PER_COMMAND: Final = 2000
 _META_FIELDS: Final = ("expired_before", "students_deleting", "students_deleted")
 
 
-def has_experiment(store: ShardedStore, number: int) -> bool:
-    """Return whether a generation still stores data under a number. Raises `StoreUnavailable`."""
+def read_stored_numbers(store: ShardedStore) -> set[int]:
+    """Return the numbers under which a generation stores data. Raises `StoreUnavailable`."""
     with translating_errors(store.settings):
-        return bool(store.client.hexists(store.first_shard.keys.horizons, number))
+        return {int(number) for number in store.client.hkeys(store.first_shard.keys.horizons)}
 
 
 def delete_experiment(store: ShardedStore, number: int) -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
 from monitor.engine import decode_response_row
+from monitor.simulation.simulator import SimulatedEvent
 from monitor.state import ShardedStore, read_backfills, read_declared_set
 from monitor.state.keys import SERVICE_KEY
 from tests.support.command import HASHED, ab_monitor, eventually, status
@@ -24,7 +26,7 @@ from tests.support.replicas import (
     undisturbed,
 )
 
-RESPONSES = 4_000
+RESPONSES = 2_000
 THIRD = FIRST.replace("first", "third")
 SMALLER_EFFECT = FIRST.replace("[experiments.grades]", "mde = 0.01\n[experiments.grades]")
 EXPONENTIAL = FIRST.replace("[experiments.grades]", 'gain = "exp2"\n[experiments.grades]')
@@ -39,18 +41,18 @@ def _quick(replicas: Replicas) -> None:
     replicas.module = "tests.support.quick_monitor"
 
 
-def _start(replicas: Replicas, experiments: str, *, count: int = 2, **environ: str) -> None:
-    for replica in range(1, count + 1):
+def _start(replicas: Replicas, experiments: str, environ: Mapping[str, str] | None = None) -> None:
+    for replica in (1, 2):
         replicas.write(replica, experiments)
-        replicas.start(replica, **environ)
-    eventually("the workers serve", lambda: replicas.logs().count("serving url=") == count)
+        replicas.start(replica, environ=environ)
+    eventually("the workers serve", lambda: replicas.logs().count("serving url=") == 2)
 
 
 def _await_version(replicas: Replicas, version: int) -> None:
     eventually("the version is in force", lambda: read_declared_set(replicas.store).version >= version)
 
 
-def _assert_undisturbed(replicas: Replicas, events: list, experiments: str, *names: str) -> None:  # type: ignore[type-arg]
+def _assert_undisturbed(replicas: Replicas, events: Sequence[SimulatedEvent], experiments: str, *names: str) -> None:
     """Assert that the aggregates equal those of a store that has had the experiments from the beginning."""
     found, expected = dump(replicas.store), undisturbed(replicas, events, experiments)
     declared_set = read_declared_set(replicas.store)
@@ -198,7 +200,7 @@ def test_nothing_remains_of_a_deleted_experiment_and_the_other_one_is_complete(r
         replicas.write(replica, FIRST + SECOND)
     _await_version(replicas, 2)
     replicas.wait_until_filled()
-    sender = replicas.send(events[third:], len(events) / 10)
+    sender = replicas.send(events[third:], 400)
     for replica in (1, 2):
         replicas.write(replica, FIRST)
     eventually("the experiment is archived", lambda: len(read_declared_set(replicas.store).counted) == 1)
@@ -209,6 +211,11 @@ def test_nothing_remains_of_a_deleted_experiment_and_the_other_one_is_complete(r
     replicas.wait_until_applied(events)
     assert _leftovers(replicas.store, 2) == []
     assert read_declared_set(replicas.store).find("second") is None
+
+    keys = replicas.store.first_shard.keys
+    replicas.store.client.hset(keys.horizons, "2", 1)
+    replicas.store.client.set(keys.unit_sums(2, 0), b"")
+    eventually("an interrupted deletion is completed", lambda: not _leftovers(replicas.store, 2))
     _assert_undisturbed(replicas, events, FIRST, "first")
 
 
@@ -252,7 +259,7 @@ def test_a_failing_backfill_delays_neither_live_events_nor_another_backfill(repl
     """The failure is in the store; the workers go on."""
     events = simulated_events("first", "second", "third", responses=RESPONSES)
     half = len(events) // 2
-    _start(replicas, FIRST, FAILING_BACKFILL="second")
+    _start(replicas, FIRST, {"FAILING_BACKFILL": "2"})
     replicas.send(events[:half]).join()
     for replica in (1, 2):
         replicas.write(replica, FIRST + SECOND + THIRD)

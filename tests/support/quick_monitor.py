@@ -1,17 +1,17 @@
 """`python -m tests.support.quick_monitor` is `ab-monitor` with short intervals.
 
-`FAILING_BACKFILL` is the name of an experiment whose backfill raises an error.
+`FAILING_BACKFILL` is the number of an experiment whose backfill raises an error.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Any
 
 from monitor.cli import main
 from monitor.config import config_watcher
 from monitor.pipeline import backfill_runner, experiment_registry
+from monitor.pipeline.backfill import BackfillProgress, ExperimentBackfill
 
 config_watcher.POLL_INTERVAL_S = 0.3  # type: ignore[misc]
 config_watcher.SETTLING_S = 0.1  # type: ignore[misc]
@@ -21,16 +21,16 @@ backfill_runner._CHECK_INTERVAL_S = 1.0  # type: ignore[misc]
 experiment_registry._SYNCHRONIZATION_INTERVAL_S = 0.5  # type: ignore[misc]
 experiment_registry._DELETION_DELAY_MS = 2_000  # type: ignore[misc]
 
-
-class _FailingBackfill(backfill_runner.ExperimentBackfill):
-    def __init__(self, *, number: int, **arguments: Any) -> None:
-        super().__init__(number=number, **arguments)
-        names = {experiment.number: experiment.settings.name for experiment in arguments["experiments"]}
-        if names[number] == os.environ.get("FAILING_BACKFILL"):
-            raise ValueError("a defect")
+_run_backfill = ExperimentBackfill.run
 
 
-backfill_runner.ExperimentBackfill = _FailingBackfill  # type: ignore[misc]
+def _run_or_fail(backfill: ExperimentBackfill) -> BackfillProgress:
+    if os.environ.get("FAILING_BACKFILL") == str(backfill._number):
+        raise ValueError("a defect")
+    return _run_backfill(backfill)
+
+
+ExperimentBackfill.run = _run_or_fail  # type: ignore[method-assign, assignment]
 
 if __name__ == "__main__":
     sys.exit(main())

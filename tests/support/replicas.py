@@ -8,7 +8,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -110,12 +110,12 @@ class Replicas:
         new.write_text(self.text(experiments))
         new.replace(self.config(replica))
 
-    def start(self, replica: int, *, config: Path | None = None, **environ: str) -> None:
+    def start(self, replica: int, config: Path | None = None, environ: Mapping[str, str] | None = None) -> None:
         """Start a replica, in which constants have other values if the module of the tests replaces them."""
         self.starts += 1
         log = self.directory / f"replica-{replica}-{self.starts}.log"
         self.logs_of[replica] = log
-        running = service(config or self.config(replica), log, environ=HASHED | environ, module=self.module)
+        running = service(config or self.config(replica), log, environ=HASHED | dict(environ or {}), module=self.module)
         self.processes[replica] = self.stack.enter_context(running)
 
     def kill(self, replica: int) -> None:
