@@ -30,8 +30,9 @@ from monitor.state import (
 )
 
 log = logging.getLogger(__name__)
-_LEASE_MS: Final = 60_000
-_LEASE_RENEWAL_S: Final = 15.0
+_LEASE_MS: Final = 15_000
+"""After a crash, no process works on the backfill for this time. Batches, between which it is renewed, take less."""
+_LEASE_RENEWAL_S: Final = 5.0
 _PROGRESS_INTERVAL_S: Final = 1.0
 _CHECK_INTERVAL_S: Final = 5.0
 """Pause before the next attempt if another process has the lease, or if Kafka or the store is unavailable."""

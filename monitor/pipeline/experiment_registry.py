@@ -28,9 +28,9 @@ from monitor.state import (
     ShardedStore,
     StoreMetadata,
     delete_experiment,
-    has_experiment,
     is_file_in_use,
     join_store,
+    read_stored_numbers,
     read_undeclared_experiments,
     record_file_in_use,
 )
@@ -115,7 +115,7 @@ class ExperimentRegistry:
                 try:
                     self.synchronize()
                     self._adopt_discovered()
-                    self._delete_superseded()
+                    self._delete_unused()
                 except AbMonitorError as error:
                     # The worker reports an outage, and the watcher of the configuration a conflict.
                     log.debug("experiments not synchronized reason=%s", error)
@@ -156,13 +156,14 @@ class ExperimentRegistry:
             )
             log.info("experiment adopted experiment=%s responses=%d", name, experiment.responses)
 
-    def _delete_superseded(self) -> None:
-        """Delete what is stored under numbers that no worker shows or counts any more."""
+    def _delete_unused(self) -> None:
+        """Delete what is stored under numbers that no worker shows or counts, also after an interrupted deletion."""
         declared_set = self.metadata.declared_set
         if self._clock() < declared_set.since_ms + _DELETION_DELAY_MS:
             return
-        for experiment in declared_set.experiments:
-            for number in {*experiment.superseded_numbers} - {experiment.number, experiment.served.number}:
-                if has_experiment(self._store, number):
-                    keys = delete_experiment(self._store, number)
-                    log.info("earlier definition deleted experiment=%s keys=%d", experiment.name, keys)
+        experiments = declared_set.experiments
+        used_numbers = {number for each in experiments for number in (each.number, each.served.number)}
+        for number in read_stored_numbers(self._store) - used_numbers:
+            if number < declared_set.next_number:  # otherwise it belongs to a later version of the set
+                keys = delete_experiment(self._store, number)
+                log.info("unused aggregates deleted number=%d keys=%d", number, keys)

@@ -38,6 +38,11 @@ class WatermarkAligner:
             self._last_log_s = now_s
             log.info("watermark alignment paused partitions count=%d", len(paused_partitions))
 
+    def resume_all(self) -> None:
+        """Resume the paused partitions, for a worker that continues with the same source."""
+        self._source.resume(self.paused_partitions)
+        self.paused_partitions = frozenset()
+
     def all_partitions_paused(self) -> bool:
         """Return whether no record can arrive, because all assigned partitions wait for another worker's partition."""
         return bool(self.paused_partitions) and self.paused_partitions >= set(self._source.assignment())

@@ -163,6 +163,7 @@ class Worker:
         except ExperimentsChanged:
             self.have_experiments_changed = True
             self._source.rewind()
+            self._aligner.resume_all()
         finally:
             self._writer.close()
             self._decoder.close()

@@ -37,7 +37,7 @@ from monitor.state.backfills import (
 )
 from monitor.state.declared_experiments import complete_shards, read_declared_set, update_declared_set
 from monitor.state.embedded_redis import running_store_server
-from monitor.state.experiment_deletion import delete_experiment, has_experiment
+from monitor.state.experiment_deletion import delete_experiment, read_stored_numbers
 from monitor.state.expiry import (
     delete_expired,
     delete_student_rows,
@@ -160,7 +160,6 @@ __all__ = [
     "delete_student_rows",
     "expired_arrivals",
     "forget_skipped_experiment",
-    "has_experiment",
     "initialize_store",
     "is_file_in_use",
     "join_store",
@@ -185,6 +184,7 @@ __all__ = [
     "read_skipped_events",
     "read_skipped_fields",
     "read_stored_experiments",
+    "read_stored_numbers",
     "read_undeclared_experiments",
     "read_variant_totals",
     "record_failure",

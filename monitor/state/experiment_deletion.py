@@ -17,10 +17,10 @@ _KEYS_PER_COMMAND: Final = 2000
 _META_FIELDS: Final = ("expired_before", "students_deleting", "students_deleted")
 
 
-def has_experiment(store: ShardedStore, number: int) -> bool:
-    """Return whether a generation still stores data under a number. Raises `StoreUnavailable`."""
+def read_stored_numbers(store: ShardedStore) -> set[int]:
+    """Return the numbers under which a generation stores data. Raises `StoreUnavailable`."""
     with translating_errors(store.settings):
-        return bool(store.client.hexists(store.first_shard.keys.horizons, number))
+        return {int(number) for number in store.client.hkeys(store.first_shard.keys.horizons)}
 
 
 def delete_experiment(store: ShardedStore, number: int) -> int:
@@ -50,9 +50,14 @@ def _delete_from_shard(shard: StoreShard, number: int) -> int:
         stored_keys = filter(name_pattern.fullmatch, client.scan_iter(keys.prefix + b"[^rs]*", count=_KEYS_PER_COMMAND))
         while batch := list(islice(stored_keys, _KEYS_PER_COMMAND)):
             deleted_keys += int(client.unlink(*batch))
-        newest_times = [field for field in client.hkeys(keys.newest_times) if field.startswith(b"%d:" % number)]
+        newest_times = [
+            field
+            for field in client.hkeys(keys.newest_times)
+            if field.startswith(b"%d:" % number) or field.endswith(b":feedback:%d" % number)
+        ]
         if newest_times:
             client.hdel(keys.newest_times, *newest_times)
+        client.hdel(keys.backfills, number)
         client.hdel(keys.meta, *(f"{field}:{number}" for field in _META_FIELDS))
         client.hdel(keys.events_skipped, b"feedback:%d" % number)
     return deleted_keys

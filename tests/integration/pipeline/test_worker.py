@@ -306,6 +306,37 @@ def test_paused_partitions_resume_as_soon_as_the_slowest_worker_has_caught_up(
     assert worker.processed_records == 9
 
 
+def test_paused_partitions_are_resumed_for_the_worker_that_follows_changed_experiments(
+    tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next worker has the same source, and has paused nothing itself."""
+    with _file_worker(tmp_path / "events.jsonl", StoreBench(redis_server), monkeypatch, 9) as (worker, source, opening):
+        store = opening.shards.first_shard
+        slow_update = PositionUpdate("other:0", None, Position(1, START - 10 * HOUR_MS))
+        store.read_state()
+        assert store.commit(Commit(position_updates=[slow_update])) == "applied"
+        poll, end_offsets = source.poll, source.end_offsets
+        paused: set[str] = set()
+        paused_polls: list[set[str]] = []
+
+        def poll_until_paused(*, wait: bool = True) -> Sequence[PartitionRecords]:
+            if not paused:
+                return poll(wait=wait)
+            paused_polls.append({*paused})
+            store.client.hincrby(store.keys.meta, "experiments_version", 1)
+            store.read_state()
+            return []
+
+        monkeypatch.setattr(source, "poll", poll_until_paused)
+        monkeypatch.setattr(source, "pause", paused.update)
+        monkeypatch.setattr(source, "resume", paused.difference_update)
+        monkeypatch.setattr(source, "end_offsets", lambda: {**end_offsets(), "other:0": 5})
+        worker.run()
+    assert worker.have_experiments_changed
+    assert len(paused_polls) == 1
+    assert not paused
+
+
 def test_an_expiry_by_another_worker_while_a_reply_was_lost_makes_events_late(
     tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
