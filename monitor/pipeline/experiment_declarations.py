@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from monitor.analysis import (
     BackfillProgress,
@@ -26,7 +26,14 @@ from monitor.config import (
     remove_experiment,
 )
 from monitor.decoding import suggest_declaration
-from monitor.errors import ExperimentConflict, UnknownExperiment, escape_controls, setting_text
+from monitor.errors import (
+    ExperimentConflict,
+    UnknownExperiment,
+    UsageError,
+    count_noun,
+    escape_controls,
+    setting_text,
+)
 from monitor.state import (
     ShardedStore,
     StoreMetadata,
@@ -36,6 +43,8 @@ from monitor.state import (
     read_declared_set,
     read_undeclared_experiments,
 )
+
+_MIN_VARIANTS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +123,9 @@ class ExperimentDeclarations:
         Raises `UnknownExperiment` if no events of the experiment were seen, `ExperimentConflict` if the experiment is
         declared.
         """
+        return suggest_declaration(self._undeclared(name), next(iter(self._current_settings().experiments), None))
+
+    def _undeclared(self, name: str) -> UndeclaredExperiment:
         declarations = self.read()
         if declarations.declared_set.find(name) is not None:
             raise _already_declared(name)
@@ -125,14 +137,21 @@ class ExperimentDeclarations:
                     f"no events of an undeclared experiment {setting_text(name)} were seen. Seen: {seen_names}"
                 )
             )
-        return suggest_declaration(undeclared[name], next(iter(self._current_settings().experiments), None))
+        return undeclared[name]
 
     def adopt(self, name: str, declaration: str, origin: str) -> DeclaredExperiment:
         """Declare an undeclared experiment as `suggest` has returned, and return the experiment.
 
-        Raises `ConfigError` if the events do not suffice for a declaration, for example with only one variant, and
-        `ExperimentConflict` if the experiment is declared.
+        Raises the errors of `suggest`, and `UsageError` if less than two variants were seen.
         """
+        variants = self._undeclared(name).declarable_variants
+        if len(variants) < _MIN_VARIANTS:
+            seen = f"events of {count_noun(len(variants), 'variant')} were seen"
+            raise UsageError(
+                f"the experiment {setting_text(name)} cannot be adopted: {seen}, expected at least {_MIN_VARIANTS}. "
+                "Write the declaration that `ab-monitor experiments adopt` prints to a file, name the other variants, and "
+                "run `ab-monitor experiments add FILE`"
+            )
         experiments = parse_declarations(name, declaration)
 
         def adopt_undeclared(current: DeclaredSet) -> DeclaredSet:

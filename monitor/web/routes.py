@@ -368,7 +368,8 @@ def unknown_experiment_text(path: str, names: Collection[str]) -> str:
     similar = similar_name(name, names)
     hint = "." if similar is None else f", did you mean {setting_text(similar)}?"
     declared = ", ".join(map(setting_text, names))
-    return escape_controls(f"unknown experiment {setting_text(name)}{hint} Expected one of {declared}")
+    expected = f"Expected one of {declared}" if names else "No experiment is declared"
+    return escape_controls(f"unknown experiment {setting_text(name)}{hint} {expected}")
 
 
 async def _healthy(_request: Request) -> Response:
