@@ -149,8 +149,8 @@ class ExperimentDeclarations:
             seen = f"events of {count_noun(len(variants), 'variant')} were seen"
             raise UsageError(
                 f"the experiment {setting_text(name)} cannot be adopted: {seen}, expected at least {_MIN_VARIANTS}. "
-                "Write the declaration that `ab-monitor experiments adopt` prints to a file, name the other variants, and "
-                "run `ab-monitor experiments add FILE`"
+                "Write the declaration that `ab-monitor experiments adopt` prints to a file, name the other variants, "
+                "and run `ab-monitor experiments add FILE`"
             )
         experiments = parse_declarations(name, declaration)
 
