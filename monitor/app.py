@@ -25,6 +25,7 @@ from monitor.export import RecentHealth, ServiceHealth, attention_json, rating_s
 from monitor.pipeline import (
     ArrivalCounter,
     BackfillRunner,
+    ExperimentDeclarations,
     RetentionCleaner,
     ShardedWriter,
     SnapshotWriter,
@@ -265,11 +266,13 @@ def serve_http(
     clock: Clock,
     data_problems: Callable[[], Sequence[str]] = tuple,
     reload_configuration: Callable[[], ReloadResult] | None = None,
+    declarations: ExperimentDeclarations | None = None,
 ) -> Iterator[HttpServer]:
     """Serve the HTTP endpoints while the block runs, and yield the server.
 
     `current_reader` returns the reader of the experiments that are declared at the time of a request. `readiness` and
-    `data_problems` are those of the worker. Without `reload_configuration`, requests to reload fail.
+    `data_problems` are those of the worker. Without `reload_configuration`, requests to reload fail. Without
+    `declarations`, there are no paths of declared experiments.
     """
 
     def read_current_health() -> ServiceHealth:
@@ -288,6 +291,7 @@ def serve_http(
         data_problems=data_problems,
         display=settings.display,
         clock=clock,
+        declarations=declarations,
     )
     server = HttpServer(settings.http, endpoints)
     server.start()

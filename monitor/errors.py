@@ -3,7 +3,9 @@
 AbMonitorError                      exit code 1
 ├── UsageError                      2   wrong arguments or settings, or a server that rejects the user or certificates
 │   ├── ConfigError                 2   a wrong setting; names its key
-│   └── ConfigErrors                2   several wrong settings, one per line
+│   ├── ConfigErrors                2   several wrong settings, one per line
+│   ├── UnknownExperiment           2   no experiment of this name is declared, or was seen
+│   └── ExperimentConflict          2   the state of an experiment does not allow a change
 ├── DependencyUnavailable           3   Kafka, the store or the schema registry cannot be reached
 │   └── StoreUnavailable            3   the store cannot be reached; a running worker waits and tries again
 ├── InputRejected                   4   too many rejected events, or a judgment file with an invalid line
@@ -114,6 +116,14 @@ class ConfigErrors(UsageError):
     def __init__(self, errors: Sequence[ConfigError]) -> None:
         super().__init__("\n".join([f"{len(errors)} settings are wrong:", *(f"  {error}" for error in errors)]))
         self.errors = errors
+
+
+class UnknownExperiment(UsageError):
+    """No experiment of this name is declared, or no events of an undeclared experiment of this name were seen."""
+
+
+class ExperimentConflict(UsageError):
+    """The state of an experiment does not allow a change, for example because a file declares the experiment."""
 
 
 class DependencyUnavailable(AbMonitorError):

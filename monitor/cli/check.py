@@ -96,7 +96,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """
     if arguments.sample is not None:
         parse_integer("--sample", arguments.sample, 1, _MAX_SAMPLE)
-    print(f"configuration  ok: {', '.join(experiment.name for experiment in settings.experiments)}")
+    names = ", ".join(experiment.name for experiment in settings.experiments)
+    print(f"configuration  ok: {names or 'no experiments, commands declare them'}")
     _print_warnings(experiment_warnings(settings.experiments))
     shard_count = settings.store.shards or 1
     errors: list[AbMonitorError] = []

@@ -1,4 +1,4 @@
-"""Input and output that several commands share: settings and files for results."""
+"""Input and output that several commands share: settings, confirmations, and files for results."""
 
 from __future__ import annotations
 
@@ -30,6 +30,22 @@ def load_command_settings(arguments: argparse.Namespace) -> Settings:
 def settings_variables() -> dict[str, str]:
     """Return the variables of the environment without those that are no settings."""
     return {name: text for name, text in os.environ.items() if name != ACCEPT_REJECTED_VARIABLE}
+
+
+def is_confirmed(command: str, content: str, expected: str) -> bool:
+    """Ask at the terminal whether to delete the content; return whether the user has typed the expected text.
+
+    Raises `UsageError` without a terminal, with the option that replaces the question.
+    """
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"{command} would delete {content}. There is no terminal for a confirmation: add --yes to delete"
+        )
+    try:
+        return input(f"This deletes {content}. Type {expected} to continue: ").strip() == expected
+    except EOFError:
+        print()
+        return False
 
 
 def write_result(option: str, path: str, text: str) -> None:

@@ -8,38 +8,21 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from monitor.analysis import format_timestamp
+from monitor.cli.command_io import is_confirmed
 from monitor.clock import wall_clock
-from monitor.config import (
-    DeclaredExperiment,
-    DeclaredSet,
-    ExperimentSettings,
-    Settings,
-    archive_experiment,
-    declare_experiments,
-    declared_experiment_json,
-    parse_declarations,
-    remove_experiment,
-    similar_name,
-)
-from monitor.decoding import suggest_declaration
-from monitor.errors import UsageError, count_noun, setting_text
-from monitor.export import print_json, simple_table, stdout_console
-from monitor.state import (
-    ShardedStore,
-    connect_active_generation,
-    delete_experiment,
-    join_store,
-    read_declared_set,
-    read_undeclared_experiments,
-    running_store_server,
-)
+from monitor.config import DeclaredExperiment, ExperimentSettings, Settings, parse_declarations
+from monitor.errors import ExperimentConflict, UnknownExperiment, UsageError, count_noun, setting_text
+from monitor.export import describe_settings, id_text, print_json, simple_table, stdout_console
+from monitor.pipeline import Declarations, ExperimentDeclarations
+from monitor.state import connect_active_generation, join_store, running_store_server
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,148 +48,168 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     if (target is None) != (action == "list"):
         expected = "no TARGET" if action == "list" else "a file" if action == "add" else "an experiment's name"
         raise UsageError(f"experiments {action}: got {target or 'nothing'}, expected {expected}")
-    with _open_store(settings) as store:
+    origin = f"ab-monitor experiments {action} on {socket.gethostname()}"
+    # Only a declaration may create the store.
+    with _open_declarations(settings, must_exist=action != "add") as declarations:
         if action == "list":
-            _list(read_declared_set(store), as_json=arguments.json)
+            _list(declarations.read(), settings, as_json=arguments.json)
         elif action == "show":
-            _show(_find(read_declared_set(store), target), as_json=arguments.json)
+            _show(target, declarations.read(), settings, as_json=arguments.json)
         elif action == "add":
-            _add(Path(target), store, settings)
+            _add(Path(target), declarations, settings, origin)
         elif action == "adopt":
-            _adopt(target, store, settings, is_applied=arguments.apply)
+            _adopt(target, declarations, origin, is_applied=arguments.apply)
         elif action == "archive":
-            origin = _origin(action)
-            join_store(store, settings, lambda current: archive_experiment(current, target, origin, wall_clock()))
+            with _explained(target, settings):
+                declarations.archive(target, origin)
             print(f"archived {target}: workers stop to count it within seconds, and its results stay readable")
         else:
-            _delete(target, store, settings, is_confirmed=arguments.yes)
+            _delete(target, declarations, settings, origin, is_certain=arguments.yes)
     return 0
 
 
 @contextmanager
-def _open_store(settings: Settings) -> Iterator[ShardedStore]:
+def _open_declarations(settings: Settings, *, must_exist: bool) -> Iterator[ExperimentDeclarations]:
     with (
-        running_store_server(settings.store) as store_settings,
+        running_store_server(settings.store, must_exist=must_exist) as store_settings,
         closing(connect_active_generation(store_settings)) as store,
     ):
-        yield store
+        yield ExperimentDeclarations(store, lambda: settings, wall_clock, partial(join_store, store, settings))
 
 
-def _origin(action: str) -> str:
-    return f"ab-monitor experiments {action} on {socket.gethostname()}"
+@contextmanager
+def _explained(name: str, settings: Settings) -> Iterator[None]:
+    """Add to an `UnknownExperiment` that the configuration file has the experiment, if that is the case."""
+    try:
+        yield
+    except UnknownExperiment as error:
+        if name not in _configured_names(settings):
+            raise
+        raise UnknownExperiment(
+            f"the experiment {setting_text(name)} is in the configuration file, but no worker has declared it yet. "
+            "Start `ab-monitor run` with this file"
+        ) from error
 
 
-def _add(path: Path, store: ShardedStore, settings: Settings) -> None:
+def _configured_names(settings: Settings) -> list[str]:
+    return [experiment.name for experiment in settings.experiments]
+
+
+def _add(path: Path, declarations: ExperimentDeclarations, settings: Settings, origin: str) -> None:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise UsageError(f"{path}: the file cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: byte {error.start} is not UTF-8") from error
-    _declare(parse_declarations(str(path), text), str(path), store, settings)
+        raise UsageError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from error
+    experiments = parse_declarations(str(path), text)
+    _check_configured(experiments, path, settings)
+    for experiment in declarations.declare(experiments, origin):
+        _print_state(experiment, declarations.read())
 
 
-def _adopt(name: str, store: ShardedStore, settings: Settings, *, is_applied: bool) -> None:
-    declared_names = [experiment.name for experiment in read_declared_set(store).experiments]
-    undeclared = {each.name: each for each in read_undeclared_experiments(store, declared_names, settings.discover)}
-    if name not in undeclared:
-        if name in declared_names:
-            raise UsageError(f"the experiment {setting_text(name)} is declared already")
-        seen_names = ", ".join(map(setting_text, undeclared)) or "none"
-        raise UsageError(f"no events of an undeclared experiment {setting_text(name)} were seen. Seen: {seen_names}")
-    text = suggest_declaration(undeclared[name], next(iter(settings.experiments), None))
-    print(text, end="")
-    if is_applied:
-        _declare(parse_declarations(name, text), name, store, settings)
-
-
-def _declare(experiments: Sequence[ExperimentSettings], place: str, store: ShardedStore, settings: Settings) -> None:
-    names = [experiment.name for experiment in experiments]
-    clashes = sorted({*names} & {experiment.name for experiment in settings.experiments})
+def _check_configured(experiments: tuple[ExperimentSettings, ...], path: Path, settings: Settings) -> None:
+    configured_names = _configured_names(settings)
+    clashes = [experiment.name for experiment in experiments if experiment.name in configured_names]
     if clashes:
-        raise UsageError(f"{place}: the configuration file declares {', '.join(clashes)} already. Change that file")
-    metadata = join_store(
-        store, settings, lambda current: declare_experiments(current, experiments, _origin("add"), wall_clock())
-    )
-    for name in names:
-        declared = metadata.declared_set.find(name)
-        assert declared is not None
-        print(f"{name}: {describe_state(declared)}")
+        names = ", ".join(map(setting_text, clashes))
+        raise ExperimentConflict(
+            f"{path}: the configuration file declares {names} already. Change that file: running workers read it "
+            "within seconds"
+        )
 
 
-def _delete(name: str, store: ShardedStore, settings: Settings, *, is_confirmed: bool) -> None:
-    declared = _find(read_declared_set(store), name)
-    if not is_confirmed:
-        answer = input(f"Delete {name} and all its results? Type the name to confirm: ")
-        if answer != name:
-            raise UsageError(f"nothing was deleted: got {setting_text(answer)}, expected {setting_text(name)}")
-    join_store(store, settings, lambda current: remove_experiment(current, name, _origin("delete"), wall_clock()))
-    numbers = {declared.number, *declared.superseded_numbers}
-    keys = sum(delete_experiment(store, number) for number in numbers)
+def _adopt(name: str, declarations: ExperimentDeclarations, origin: str, *, is_applied: bool) -> None:
+    declaration = declarations.suggest(name)
+    print(declaration, end="")
+    if is_applied:
+        _print_state(declarations.adopt(name, declaration, origin), declarations.read())
+
+
+def _delete(
+    name: str, declarations: ExperimentDeclarations, settings: Settings, origin: str, *, is_certain: bool
+) -> None:
+    with _explained(name, settings):
+        declarations.check_deletion(name)
+    if not is_certain and not is_confirmed(
+        "experiments delete", f"the experiment {setting_text(name)} with all its results", name
+    ):
+        print("nothing was deleted")
+        return
+    keys = declarations.delete(name, origin)
     print(f"deleted {name}: {count_noun(keys, 'key')}")
 
 
-def _find(declared_set: DeclaredSet, name: str) -> DeclaredExperiment:
-    declared = declared_set.find(name)
-    if declared is None:
-        names = [experiment.name for experiment in declared_set.experiments]
-        similar = similar_name(name, names)
-        hint = f", did you mean {setting_text(similar)}?" if similar else "."
-        declared_names = ", ".join(map(setting_text, names)) or "none"
-        raise UsageError(f"unknown experiment {setting_text(name)}{hint} Declared: {declared_names}")
-    return declared
+def _print_state(declared: DeclaredExperiment, declarations: Declarations) -> None:
+    print(f"{declared.name}: {describe_state(declared, declarations)}")
 
 
-def describe_state(declared: DeclaredExperiment) -> str:
+def describe_state(declared: DeclaredExperiment, declarations: Declarations) -> str:
     """Return the state of a declared experiment in a few words."""
     if declared.archived_ms is not None:
         return f"archived since {format_timestamp(declared.archived_ms)}"
-    if declared.is_filling:
-        return "counted; earlier events are being filled in from Kafka"
+    backfill = declarations.backfill(declared.name)
+    if backfill is not None:
+        shown = f"; shown until then: version {declared.definition_version - 1}" if declared.previous else ""
+        return f"counted; the experiment {backfill.describe()}{shown}"
     if declared.complete_since_ms is not None:
         return f"counted; complete since {format_timestamp(declared.complete_since_ms)}"
     return "counted"
 
 
-def _list(declared_set: DeclaredSet, *, as_json: bool) -> None:
+def _list(declarations: Declarations, settings: Settings, *, as_json: bool) -> None:
     if as_json:
-        print_json(
-            {
-                "version": declared_set.version,
-                "origin": declared_set.origin,
-                "since": format_timestamp(declared_set.since_ms),
-                "experiments": [declared_experiment_json(experiment) for experiment in declared_set.experiments],
-            }
-        )
-        return
-    columns = ("experiment", "declared by", "declared at", "definition", "state")
-    table = simple_table(*columns, left_aligned=columns)
-    for experiment in declared_set.experiments:
-        table.add_row(
-            experiment.name,
-            experiment.source,
-            format_timestamp(experiment.declared_ms),
-            f"version {experiment.definition_version}",
-            describe_state(experiment),
-        )
-    console = stdout_console(os.environ)
-    console.print(table)
-    console.print(
-        f"version {declared_set.version} of the set, since {format_timestamp(declared_set.since_ms)}, from "
-        f"{declared_set.origin or 'nobody yet'}",
-        soft_wrap=True,
-    )
-
-
-def _show(declared: DeclaredExperiment, *, as_json: bool) -> None:
-    content: dict[str, Any] = declared_experiment_json(declared)
-    if as_json:
-        print_json(content)
+        print_json(declarations.to_json())
         return
     console = stdout_console(os.environ)
-    console.print(f"{declared.name}: {describe_state(declared)}", soft_wrap=True)
-    console.print(f"declared by {declared.source}, {format_timestamp(declared.declared_ms)}", soft_wrap=True)
-    for change in declared.changes:
-        console.print(f"{format_timestamp(change.at_ms)} {change.kind}: {change.text}", soft_wrap=True)
-    for key, value in content["settings"].items():
-        console.print(f"{key} = {setting_text(value)}", soft_wrap=True)
+    declared_set = declarations.declared_set
+    if declared_set.experiments:
+        columns = ("experiment", "declared by", "declared at", "definition", "state")
+        table = simple_table(*columns, left_aligned=columns)
+        for experiment in declared_set.experiments:
+            table.add_row(
+                id_text(experiment.name),
+                experiment.source,
+                format_timestamp(experiment.declared_ms),
+                f"version {experiment.definition_version}",
+                describe_state(experiment, declarations),
+            )
+        console.print(table)
+        console.print(
+            f"version {declared_set.version} of the declared experiments, since "
+            f"{format_timestamp(declared_set.since_ms)}, from {declared_set.origin}",
+            soft_wrap=True,
+        )
+    else:
+        console.print(
+            "no experiment is declared: start `ab-monitor run` with a file that has experiments, or declare some with "
+            "`ab-monitor experiments add FILE`",
+            soft_wrap=True,
+        )
+    for name in _configured_names(settings):
+        if declared_set.find(name) is None:
+            console.print(
+                id_text(f"{name} is in the configuration file, but no worker has declared it yet"), soft_wrap=True
+            )
+    for undeclared in declarations.undeclared:
+        command = f"ab-monitor experiments adopt {shlex.quote(undeclared.name)} --config FILE"
+        responses = count_noun(undeclared.responses, "response")
+        next_step = f": `{command}` prints a declaration" if undeclared.is_declarable else ""
+        console.print(id_text(f"{undeclared.name} is undeclared, with {responses}{next_step}"), soft_wrap=True)
+
+
+def _show(name: str, declarations: Declarations, settings: Settings, *, as_json: bool) -> None:
+    with _explained(name, settings):
+        declared = declarations.declared_set.get(name)
+    if as_json:
+        print_json(declarations.experiment_json(declared))
+        return
+    console = stdout_console(os.environ)
+    lines = [
+        f"{declared.name}: {describe_state(declared, declarations)}",
+        f"declared by {declared.source}, {format_timestamp(declared.declared_ms)}",
+        *(f"{format_timestamp(change.at_ms)} {change.kind}: {change.text}" for change in declared.changes),
+        *(f"{key} = {setting_text(value)}" for key, value in describe_settings(declared.settings).items()),
+    ]
+    for line in lines:
+        console.print(id_text(line), soft_wrap=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from contextlib import closing
 
+from monitor.cli.command_io import is_confirmed
 from monitor.config import Settings
-from monitor.errors import UsageError, count_noun
+from monitor.errors import count_noun
 from monitor.state import connect_active_generation, delete_all_generations, read_variant_totals, running_store_server
 
 
@@ -33,22 +33,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
             return 0
         response_count = count_noun(responses, "response")
         content = f"all data of AB Monitor at {address}: {response_count} of {', '.join(experiment_totals)}"
-        if not arguments.yes:
-            if not sys.stdin.isatty():
-                raise UsageError(
-                    f"reset would delete {content}. There is no terminal for a confirmation: add --yes to delete"
-                )
-            if _ask(f"This deletes {content}. Type yes to continue: ") != "yes":
-                print("nothing was deleted")
-                return 0
+        if not arguments.yes and not is_confirmed("reset", content, "yes"):
+            print("nothing was deleted")
+            return 0
         print(f"{count_noun(delete_all_generations(shards), 'key')} deleted")
     return 0
-
-
-def _ask(question: str) -> str:
-    """Return the answer that the user types at the terminal; empty at the end of input."""
-    try:
-        return input(question).strip()
-    except EOFError:
-        print()
-        return ""

@@ -21,7 +21,7 @@ from monitor.cli.signals import call_on_signal, stop_on_signals
 from monitor.clock import wall_clock
 from monitor.config import ConfigWatcher, Settings, experiment_warnings, experiments_digest
 from monitor.errors import AbMonitorError, ConfigError, InputRejected, StoreUnavailable
-from monitor.pipeline import ExperimentRegistry, Telemetry
+from monitor.pipeline import ExperimentDeclarations, ExperimentRegistry, Telemetry
 from monitor.sources import KafkaSource
 from monitor.state import Failure, ShardedStore, StoreMetadata, count_start, read_server_warnings, record_failure
 
@@ -97,6 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
                 wall_clock,
                 service.data_problems,
                 watcher.request_reload_result,
+                ExperimentDeclarations(registry_store, lambda: registry.settings, wall_clock, registry.change),
             )
         )
         telemetry.set_config(experiments_digest(settings.experiments))

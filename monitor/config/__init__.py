@@ -33,7 +33,7 @@ from monitor.config.declared_set import (
     remove_experiment,
     replace_file_experiments,
 )
-from monitor.config.definitions import aggregate_definitions, definition_differences
+from monitor.config.definitions import aggregate_definitions, definition_differences, describe_duration
 from monitor.config.digest import config_digest, experiments_digest, mapping_digest
 from monitor.config.experiment_tables import MAX_GAIN, MAX_NAME_LENGTH, experiment_warnings, is_name, parse_metric_specs
 from monitor.config.loading import load_settings, parse_declarations, parse_settings
@@ -154,6 +154,7 @@ __all__ = [
     "definitions_json",
     "describe_allocation_changes",
     "describe_criteria_changes",
+    "describe_duration",
     "describe_set_changes",
     "encode_declared_set",
     "event_fields",

@@ -16,6 +16,8 @@ _EXPERIMENTS: Final = "experiments"
 _EXPERIMENT_KEY: Final = re.compile(rf"{_EXPERIMENTS}\[(\d+)\]")
 _REFERENCING_KEYS: Final = {"items": ("catalogue",), "drift": ("reference", "items_reference")}
 """Table of an experiment → keys whose value may be the name of a file."""
+FILE_KEYS: Final = tuple(key for keys in _REFERENCING_KEYS.values() for key in keys)
+"""Keys, in tables of an experiment, whose value may be the name of a file."""
 _MAX_READINGS: Final = 10
 _DIGEST_BYTES: Final = 16
 

@@ -21,7 +21,8 @@ from monitor.config.running_changes import (
     describe_criteria_changes,
 )
 from monitor.config.settings import ExperimentSettings
-from monitor.errors import UsageError, setting_text
+from monitor.config.values import similar_name
+from monitor.errors import ExperimentConflict, UnknownExperiment, UsageError, escape_controls, setting_text
 
 ExperimentSource = Literal["file", "command", "discovered"]
 """Who has declared an experiment: the configuration file, a command, or a service because of `discover.auto_adopt`."""
@@ -108,6 +109,19 @@ class DeclaredSet:
     def find(self, name: str) -> DeclaredExperiment | None:
         """Return the experiment of a name, or None."""
         return next((experiment for experiment in self.experiments if experiment.name == name), None)
+
+    def get(self, name: str) -> DeclaredExperiment:
+        """Return the experiment of a name. Raises `UnknownExperiment` with a similar name, and all declared names."""
+        declared = self.find(name)
+        if declared is None:
+            names = [experiment.name for experiment in self.experiments]
+            similar = similar_name(name, names)
+            hint = "." if similar is None else f", did you mean {setting_text(similar)}?"
+            declared_names = ", ".join(map(setting_text, names)) or "none"
+            raise UnknownExperiment(
+                escape_controls(f"unknown experiment {setting_text(name)}{hint} Declared: {declared_names}")
+            )
+        return declared
 
 
 def encode_declared_set(declared_set: DeclaredSet) -> bytes:
@@ -242,11 +256,13 @@ def declare_experiments(
 ) -> DeclaredSet:
     """Return the next version of a set, with experiments that a command declares or changes, or a service discovers.
 
-    Raises `UsageError` if a file declares one of the experiments.
+    Raises `ExperimentConflict` if a file declares one of the experiments.
     """
     builder = _SetBuilder(current, origin, now_ms)
     for experiment in experiments:
-        _check_source(current, experiment.name)
+        declared = current.find(experiment.name)
+        if declared is not None:
+            _check_source(current, declared)
         builder.declare(experiment, source)
     return builder.build()
 
@@ -254,22 +270,26 @@ def declare_experiments(
 def archive_experiment(current: DeclaredSet, name: str, origin: str, now_ms: int) -> DeclaredSet:
     """Return the next version of a set, in which an experiment is archived.
 
-    Raises `UsageError` if a file declares the experiment, or if the set lacks it.
+    Raises `UnknownExperiment` if the set lacks the experiment, `ExperimentConflict` if a file declares the experiment,
+    or if the experiment is archived already.
     """
-    declared = _check_source(current, name)
-    if declared is None or declared.archived_ms is not None:
-        raise UsageError(f"the experiment {setting_text(name)} is not declared, or is archived already")
+    declared = current.get(name)
+    _check_source(current, declared)
+    if declared.archived_ms is not None:
+        raise ExperimentConflict(f"the experiment {setting_text(name)} is archived already")
     builder = _SetBuilder(current, origin, now_ms)
     builder.archive(declared)
     return builder.build()
 
 
 def remove_experiment(current: DeclaredSet, name: str, origin: str, now_ms: int) -> DeclaredSet:
-    """Return the next version of a set without an archived experiment. Raises `UsageError` if it is not archived."""
-    declared = current.find(name)
-    if declared is None or declared.archived_ms is None:
-        raise UsageError(
-            f"the experiment {setting_text(name)} is not archived. Archive an experiment first: remove it from the "
+    """Return the next version of a set without an archived experiment.
+
+    Raises `UnknownExperiment` if the set lacks the experiment, `ExperimentConflict` if the experiment is not archived.
+    """
+    if current.get(name).archived_ms is None:
+        raise ExperimentConflict(
+            f"the experiment {setting_text(name)} is not archived. Archive the experiment first: remove it from the "
             "configuration file, or run `ab-monitor experiments archive NAME`"
         )
     builder = _SetBuilder(current, origin, now_ms)
@@ -290,14 +310,12 @@ def complete_backfill(current: DeclaredSet, number: int, complete_since_ms: int 
     return builder.build()
 
 
-def _check_source(current: DeclaredSet, name: str) -> DeclaredExperiment | None:
-    declared = current.find(name)
-    if declared is not None and declared.source == "file" and declared.archived_ms is None:
-        raise UsageError(
-            f"the experiment {setting_text(name)} is declared in a configuration file ({current.origin}). Change the "
-            "file: running workers read it within seconds"
+def _check_source(current: DeclaredSet, declared: DeclaredExperiment) -> None:
+    if declared.source == "file" and declared.archived_ms is None:
+        raise ExperimentConflict(
+            f"the experiment {setting_text(declared.name)} is declared in a configuration file ({current.origin}). "
+            "Change the file: running workers read it within seconds"
         )
-    return declared
 
 
 class _SetBuilder:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from monitor.config.config_files import (
+    FILE_KEYS,
     ConfigFile,
     RepeatedDocumentKey,
     find_places,
@@ -177,18 +178,38 @@ def parse_settings(document: Mapping[str, Any], environ: Mapping[str, str]) -> S
     return Settings(experiments=experiments, **sections)
 
 
-def parse_declarations(name: str, text: str) -> tuple[ExperimentSettings, ...]:
+def parse_declarations(name: str, text: str, *, may_name_files: bool = True) -> tuple[ExperimentSettings, ...]:
     """Return the experiments of a TOML text that has nothing but `[[experiments]]` tables; errors have its name.
 
-    Raises `UsageError` for another text, `ConfigError` for a wrong value, and `ConfigErrors` for several.
+    Without `may_name_files`, no file is read: a setting that names a file is wrong. Raises `UsageError` for another
+    text, `ConfigError` for a wrong value, and `ConfigErrors` for several.
     """
     file = ConfigFile(Path(name), text.encode())
-    document = _parse_toml(file)
+    with _limited_nesting([file]):
+        document = _parse_toml(file)
+    if not may_name_files and (errors := list(_named_file_errors(document))):
+        raise _with_lines(errors, [file], [document])
     further_keys = document.keys() - {"experiments"}
     if further_keys or not document.get("experiments"):
         found = ", ".join(sorted(further_keys)) or "nothing"
         raise UsageError(f"{name}: got {found}, expected [[experiments]] tables and nothing else")
     return parse_config_files((file,), {}).experiments
+
+
+def _named_file_errors(document: Mapping[str, Any]) -> Iterator[ConfigError]:
+    """Yield an error for each setting that names a file, also under a misspelt key: such a value is parsed, too."""
+    experiments = document.get("experiments")
+    for index, table in enumerate(experiments if isinstance(experiments, list) else []):
+        for table_name, members in table.items() if isinstance(table, dict) else ():
+            # The keys of `grades` are kinds of feedback.
+            for key, value in members.items() if isinstance(members, dict) and table_name != "grades" else ():
+                if isinstance(value, str) and (key in FILE_KEYS or similar_name(key, FILE_KEYS)):
+                    yield ConfigError(
+                        f"experiments[{index}].{table_name}.{key}",
+                        value,
+                        "no name of a file: a request cannot use the files of the service. Run `ab-monitor experiments "
+                        "add` where the file is",
+                    )
 
 
 def _parse_toml(file: ConfigFile) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from monitor.config.paths import Path
 from monitor.config.values import parse_choice
+from monitor.errors import UsageError, setting_text
 
 NamedGain = Literal["linear", "exp2"]
 NamedDiscount = Literal["log2", "log2-from-2", "reciprocal"]
@@ -486,6 +487,11 @@ class Settings:
 
     def select_experiment(self, name: str, argument: str = "--experiment") -> Settings:
         """Return the settings with a single experiment; raises `UsageError` with `argument` for an unknown name."""
+        if not self.experiments:
+            raise UsageError(
+                f"{argument}: got {setting_text(name)}, and no experiment is declared yet. Declare experiments in the "
+                "configuration file, or with `ab-monitor experiments add FILE`"
+            )
         selected = tuple(experiment for experiment in self.experiments if experiment.name == name)
         if not selected:
             parse_choice(argument, name, [experiment.name for experiment in self.experiments])

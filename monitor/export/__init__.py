@@ -4,12 +4,14 @@
 - `presentation`: texts that terminal and web page share: tables, footnotes, verdicts, formatted numbers
 - `terminal`: tables for a terminal, JSON output, exit codes of verdicts
 - `item_tables`: item statistics and the review order
+- `experiment_settings`: an experiment's settings in the words of the configuration file
 - `health`, `freshness`: workers, arriving events by topic, the age of the newest events, and what is wrong
 - `report_data`: the data of an experiment's report
 """
 
 from __future__ import annotations
 
+from monitor.export.experiment_settings import describe_settings
 from monitor.export.health import RecentHealth, ServiceHealth, arrival_rows, health_facts, read_health
 from monitor.export.item_tables import (
     REVIEW_NOTE,
@@ -98,6 +100,7 @@ __all__ = [
     "describe_decisions",
     "describe_effect",
     "describe_first_decision",
+    "describe_settings",
     "describe_state",
     "describe_time_to_decide",
     "describe_unmatched_feedback",

@@ -5,6 +5,7 @@
 - `watermark`, `watermark_alignment`: late events, and partitions that wait for the slowest partition
 - `retention`, `snapshot_writer`, `skipped_events`: deletion of expired data, hourly snapshots, skipped events
 - `experiment_registry`: the configuration file and the declared experiments of the store, in step
+- `experiment_declarations`: the declared experiments as commands and requests read and change them
 - `arrival_counter`, `data_problems`: counts of arriving events, and sentences about events that do not count
 - `backfill`, `backfill_runner`: events from before the declaration of an experiment, applied beside the main loop
 - `telemetry`, `pauses`, `status_reporter`: metrics of the process, outages, the worker's record in the store
@@ -17,6 +18,7 @@ from monitor.pipeline.backfill import BackfillInterrupted, BackfillProgress, Exp
 from monitor.pipeline.backfill_runner import BackfillRunner, held_numbers
 from monitor.pipeline.commit_pipeline import ShardedWriter
 from monitor.pipeline.data_problems import DataProblem, ProblemKind
+from monitor.pipeline.experiment_declarations import Declarations, ExperimentDeclarations
 from monitor.pipeline.experiment_registry import ExperimentRegistry
 from monitor.pipeline.retention import RetentionCleaner
 from monitor.pipeline.skipped_events import log_skipped_experiments
@@ -33,7 +35,9 @@ __all__ = [
     "BackfillProgress",
     "BackfillRunner",
     "DataProblem",
+    "Declarations",
     "ExperimentBackfill",
+    "ExperimentDeclarations",
     "ExperimentRegistry",
     "ExportedMetric",
     "ProblemKind",

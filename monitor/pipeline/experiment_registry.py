@@ -128,6 +128,11 @@ class ExperimentRegistry:
             block_ended.set()
             thread.join()
 
+    @property
+    def settings(self) -> Settings:
+        """The settings with the experiments of the file as it was last declared."""
+        return self._settings
+
     def change(self, change: Callable[[DeclaredSet], DeclaredSet]) -> StoreMetadata:
         """Change the set by a command, and return the metadata. Raises the errors of `change`."""
         with self._lock:

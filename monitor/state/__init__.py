@@ -35,7 +35,12 @@ from monitor.state.backfills import (
     renew_backfill_lease,
     write_backfill,
 )
-from monitor.state.declared_experiments import complete_shards, read_declared_set, update_declared_set
+from monitor.state.declared_experiments import (
+    complete_shards,
+    experiment_histories,
+    read_declared_set,
+    update_declared_set,
+)
 from monitor.state.embedded_redis import running_store_server
 from monitor.state.experiment_deletion import delete_experiment, read_stored_numbers
 from monitor.state.expiry import (
@@ -158,6 +163,7 @@ __all__ = [
     "delete_expired",
     "delete_generation",
     "delete_student_rows",
+    "experiment_histories",
     "expired_arrivals",
     "forget_skipped_experiment",
     "initialize_store",

@@ -84,7 +84,9 @@ class DriftReader:
     def __init__(self, store: ShardedStore, settings: Settings) -> None:
         self._store = store
         self._settings = settings
-        self._width = max(day_record_width(len(experiment.categories)) for experiment in settings.experiments)
+        self._width = max(
+            (day_record_width(len(experiment.categories)) for experiment in settings.experiments), default=0
+        )
         self._references: dict[str, CellCounts] = {}
 
     def read_drifts(self, variants: Sequence[VariantTraffic], today: int) -> Mapping[VariantNumbers, Drifts]:

@@ -36,6 +36,8 @@ from monitor.clock import Clock
 from monitor.config import DisplaySettings, ReloadResult, parse_instant_ms, similar_name
 from monitor.errors import DependencyUnavailable, UnusableStore, UsageError, escape_controls, escape_lines, setting_text
 from monitor.export import ExperimentsCollector, ServiceHealth
+from monitor.pipeline import ExperimentDeclarations
+from monitor.web.declaration_routes import MAX_DECLARATION_BYTES, DeclarationEndpoints
 from monitor.web.pages import page_context, page_response
 from monitor.web.runbook import RUNBOOK_STYLES, runbook_response
 
@@ -60,6 +62,8 @@ HTTP_PATHS: Final = (
     "/api/experiments/NAME/verdict",
     "/api/experiments/NAME/items",
     "/api/experiments/NAME/attention",
+    "/api/declarations",
+    "/api/declarations/NAME",
 )
 _READ_METHODS: Final = ("GET", "HEAD")
 _VERDICT_SUFFIX: Final = "/verdict"
@@ -82,7 +86,11 @@ class WriteRule:
         return path == self.path or (self.path.endswith("/") and path.startswith(self.path))
 
 
-_WRITE_RULES: Final = (WriteRule("/-/reload", ("POST",)),)
+_WRITE_RULES: Final = (
+    WriteRule("/-/reload", ("POST",)),
+    WriteRule("/api/declarations", (*_READ_METHODS, "PUT"), MAX_DECLARATION_BYTES),
+    WriteRule("/api/declarations/", (*_READ_METHODS, "POST", "DELETE")),
+)
 
 
 class HttpEndpoints:
@@ -93,7 +101,8 @@ class HttpEndpoints:
     unknown experiment.
     `read_health` returns a recent health of the service. It and `read_starts` may raise `DependencyUnavailable`.
     `reload_configuration` may block. `readiness_problems` returns the reasons why the process is not ready,
-    `data_problems` sentences about events that do not count; neither blocks.
+    `data_problems` sentences about events that do not count; neither blocks. Without `declarations`, there are no paths
+    of declared experiments.
     """
 
     def __init__(
@@ -110,6 +119,7 @@ class HttpEndpoints:
         readiness_problems: Callable[[], Sequence[str]],
         display: DisplaySettings,
         clock: Clock,
+        declarations: ExperimentDeclarations | None = None,
     ) -> None:
         self._read_summary = read_summary
         self._read_history = read_history
@@ -121,6 +131,7 @@ class HttpEndpoints:
         self._readiness_problems = readiness_problems
         self._display = display
         self._clock = clock
+        self._declarations = declarations
         self._experiments_collector = ExperimentsCollector(
             lambda: read_summary(None), display.min_display_students, read_starts
         )
@@ -155,6 +166,7 @@ class HttpEndpoints:
             Route("/api/health", self._health, middleware=store_access),
             Route("/api/experiments", self._all_experiments, middleware=store_access),
             Route("/api/experiments/{path:path}", self._experiment, middleware=store_access),
+            *(DeclarationEndpoints(self._declarations).routes(store_access) if self._declarations else ()),
             Mount("/static", StaticFiles(directory=Path(__file__).with_name("static"))),
         ]
 
@@ -356,7 +368,8 @@ def unknown_experiment_text(path: str, names: Collection[str]) -> str:
     similar = similar_name(name, names)
     hint = "." if similar is None else f", did you mean {setting_text(similar)}?"
     declared = ", ".join(map(setting_text, names))
-    return escape_controls(f"unknown experiment {setting_text(name)}{hint} Expected one of {declared}")
+    expected = f"Expected one of {declared}" if names else "No experiment is declared"
+    return escape_controls(f"unknown experiment {setting_text(name)}{hint} {expected}")
 
 
 async def _healthy(_request: Request) -> Response:
