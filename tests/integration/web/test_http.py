@@ -63,7 +63,9 @@ class TestPaths:
         head = ask(port, path, "HEAD")
         assert (head.status, head.body) == (200, b"")
 
-    @pytest.mark.parametrize("path", ["/metricsx", "/metrics/", "/favicon.ico", "/../etc/passwd", "/api", "/%00"])
+    @pytest.mark.parametrize(
+        "path", ["/metricsx", "/metrics/", "/api/declarations", "/favicon.ico", "/../etc/passwd", "/api", "/%00"]
+    )
     def test_unknown_paths_are_404(self, port: int, path: str) -> None:
         """There are no redirects."""
         assert ask(port, path).status == 404
