@@ -166,6 +166,11 @@ class Service:
         if self._backfills is not None:
             self._backfills.stop()
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._is_stopping
+
     def stop(self) -> None:
         """Make the worker stop after its batch."""
         self._is_stopping = True
@@ -209,6 +214,7 @@ def create_worker(
     arrival_counter = ArrivalCounter(settings.kafka, settings.discover) if belongs_to_service else None
     feedback_topic = topics["feedback"] if belongs_to_service else None
     digest = config_digest(settings)
+    telemetry.build_info.clear()
     telemetry.build_info.labels(__version__, digest).info({})
     if not belongs_to_service:
         log_skipped_experiments(store.reader, id_hasher)

@@ -70,9 +70,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
             key_count = delete_generation(active_store, next_store.generation)
             print(f"{count_noun(key_count, 'key')} of the unfinished rebuild deleted")
             return 0
-        next_set = rebuilt_set(
-            read_declared_set(active_store), settings.experiments, f"rebuild with {arguments.config}", wall_clock()
-        )
+        active_set = read_declared_set(active_store)
+        next_set = rebuilt_set(active_set, settings.experiments, f"rebuild with {arguments.config}", wall_clock())
         settings = replace(settings, experiments=tuple(experiment.settings for experiment in next_set.experiments))
         if not arguments.drop_missing:
             _check_experiments(active_store, settings, arguments.config)
@@ -86,6 +85,11 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
             )
             return signal_exit_code
         lost_counts = compare_generations(active_store, next_store, settings, accept_loss=arguments.accept_loss)
+        if read_declared_set(active_store).version != active_set.version:
+            raise IncompatibleStore(
+                "the declared experiments were changed during the rebuild, and this command has switched nothing: run "
+                "`ab-monitor rebuild` again"
+            )
         if not activate_generation(active_store, next_store, lost_counts):
             raise IncompatibleStore(
                 "another process has switched the active generation during the rebuild. This command has switched "

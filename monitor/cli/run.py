@@ -20,7 +20,7 @@ from monitor.cli.command_io import ACCEPT_REJECTED_VARIABLE, load_command_settin
 from monitor.cli.signals import call_on_signal, stop_on_signals
 from monitor.clock import wall_clock
 from monitor.config import ConfigWatcher, Settings, experiment_warnings, experiments_digest
-from monitor.errors import AbMonitorError, ConfigError, InputRejected, StoreUnavailable
+from monitor.errors import AbMonitorError, ConfigError, InputRejected, StoreUnavailable, UsageError
 from monitor.pipeline import ExperimentDeclarations, ExperimentRegistry, Telemetry
 from monitor.sources import KafkaSource
 from monitor.state import Failure, ShardedStore, StoreMetadata, count_start, read_server_warnings, record_failure
@@ -108,19 +108,23 @@ def run(arguments: argparse.Namespace) -> int:
         with _explained_rejection(arguments.config):
             worker.run()
             while worker.have_experiments_changed:
-                worker = service.adopt(_read_experiments(registry))
+                worker = service.adopt(_read_experiments(registry, service))
                 worker.run()
     return 0
 
 
-def _read_experiments(registry: ExperimentRegistry) -> StoreMetadata:
-    """Return the declared experiments, after waiting for the store."""
-    while True:
+def _read_experiments(registry: ExperimentRegistry, service: Service) -> StoreMetadata:
+    """Return the declared experiments, after waiting for the store; the last known ones if the service stops."""
+    while not service.is_stopping:
         try:
             return registry.synchronize()
         except StoreUnavailable as error:
             log.warning("waiting for the store reason=%s", error)
             time.sleep(_STORE_RETRY_S)
+        except UsageError as error:
+            log.warning("the experiments of the file are not in force reason=%s", error)
+            return registry.follow()
+    return registry.metadata
 
 
 def _is_accept_variable_set() -> bool:

@@ -6,8 +6,8 @@ The functions are pure: each returns the next version of a set. `monitor.state.d
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import msgspec
@@ -27,6 +27,7 @@ from monitor.errors import ExperimentConflict, UnknownExperiment, UsageError, es
 ExperimentSource = Literal["file", "command", "discovered"]
 """Who has declared an experiment: the configuration file, a command, or a service because of `discover.auto_adopt`."""
 _MAX_SUPERSEDED: Final = 100
+_MAX_VARIANTS: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,10 @@ class DeclaredSet:
     experiments: tuple[DeclaredExperiment, ...] = ()
     superseded: tuple[str, ...] = ()
     """Digests of the files of earlier versions, oldest first."""
+    file_origin: str = ""
+    """Where the file comes from whose experiments are in force."""
+    removed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Name of a deleted experiment → its numbers: events were counted under these, and rows may remain for a while."""
 
     @property
     def counted(self) -> tuple[DeclaredExperiment, ...]:
@@ -232,6 +237,8 @@ def rebuilt_set(
     experiments = []
     for number, settings in enumerate((*file_experiments, *(each.settings for each in others)), 1):
         before = active.find(settings.name)
+        if before is not None and before.archived_ms is None and settings is not before.settings:
+            settings = carry_allocations(before.settings, settings, now_ms)  # noqa: PLW2901
         experiments.append(
             DeclaredExperiment(
                 number=number,
@@ -244,7 +251,10 @@ def rebuilt_set(
             )
         )
     digest = experiments_digest(file_experiments) if active.is_in_force else ""
-    return DeclaredSet(1, digest, origin, now_ms, len(experiments) + 1, tuple(experiments))
+    superseded = tuple(other for other in (*active.superseded, active.digest) if other and other != digest)
+    return DeclaredSet(
+        1, digest, origin, now_ms, len(experiments) + 1, tuple(experiments), superseded, file_origin=origin
+    )
 
 
 def declare_experiments(
@@ -313,8 +323,8 @@ def complete_backfill(current: DeclaredSet, number: int, complete_since_ms: int 
 def _check_source(current: DeclaredSet, declared: DeclaredExperiment) -> None:
     if declared.source == "file" and declared.archived_ms is None:
         raise ExperimentConflict(
-            f"the experiment {setting_text(declared.name)} is declared in a configuration file ({current.origin}). "
-            "Change the file: running workers read it within seconds"
+            f"the experiment {setting_text(declared.name)} is declared in a configuration file "
+            f"({current.file_origin}). Change the file: running workers read it within seconds"
         )
 
 
@@ -328,23 +338,32 @@ class _SetBuilder:
         self._version = current.version + 1
         self._next_number = current.next_number
         self._experiments = {experiment.name: experiment for experiment in current.experiments}
+        self._removed = dict(current.removed)
 
     def build(self, digest: str | None = None, superseded: tuple[str, ...] | None = None) -> DeclaredSet:
+        """Return the next version, or the current one if nothing differs."""
+        current, experiments = self._current, tuple(self._experiments.values())
+        if experiments == current.experiments and digest in (None, current.digest):
+            return current
         return DeclaredSet(
             version=self._version,
-            digest=self._current.digest if digest is None else digest,
+            digest=current.digest if digest is None else digest,
             origin=self._origin,
             since_ms=self._now_ms,
             next_number=self._next_number,
-            experiments=tuple(self._experiments.values()),
-            superseded=self._current.superseded if superseded is None else superseded,
+            experiments=experiments,
+            superseded=current.superseded if superseded is None else superseded,
+            file_origin=current.file_origin if digest is None else self._origin,
+            removed=self._removed,
         )
 
     def put(self, declared: DeclaredExperiment) -> None:
         self._experiments[declared.name] = declared
 
     def remove(self, name: str) -> None:
-        del self._experiments[name]
+        declared = self._experiments.pop(name)
+        numbers = {*self._removed.get(name, ()), *declared.superseded_numbers, declared.number, declared.served.number}
+        self._removed[name] = tuple(sorted(numbers))
 
     def archive(self, declared: DeclaredExperiment) -> None:
         """Stop to count an experiment; the numbers that are shown remain."""
@@ -370,6 +389,7 @@ class _SetBuilder:
         """Add an experiment, or change it: other aggregate definitions get a new number."""
         declared = self._experiments.get(configured.name)
         if declared is None:
+            removed_numbers = self._removed.pop(configured.name, ())
             self.put(
                 DeclaredExperiment(
                     number=self._take_number(),
@@ -377,8 +397,12 @@ class _SetBuilder:
                     since_version=self._version,
                     declared_ms=self._now_ms,
                     definition_since_ms=self._now_ms,
+                    # Events that were counted before a deletion were not skipped, so only a later version is filled
+                    # without a look at the skipped events.
+                    definition_version=2 if removed_numbers else 1,
                     source=source,
                     is_filling=fills and self._current.version > 0,
+                    superseded_numbers=removed_numbers,
                 )
             )
             return
@@ -386,6 +410,11 @@ class _SetBuilder:
             self.put(self._with_new_definition(declared, configured, source, "counted again after it was archived"))
             return
         carried = carry_allocations(declared.settings, configured, self._now_ms)
+        if len(carried.variants) > _MAX_VARIANTS:
+            raise UsageError(
+                f"experiment {setting_text(configured.name)}: {len(carried.variants)} variants with the dropped ones, "
+                f"expected at most {_MAX_VARIANTS}. Declare a new experiment"
+            )
         changes = [*describe_allocation_changes(declared.settings, carried, self._now_ms)]
         changes += [("criteria", text) for text in describe_criteria_changes(declared.settings, configured)]
         declared = replace(

@@ -118,8 +118,10 @@ class ShardedWriter:
         self._executor = ThreadPoolExecutor(len(self._shards), thread_name_prefix="commit")
 
     def close(self) -> None:
-        """Wait for all pending commits, and end the threads."""
+        """Wait for all pending commits, end the threads, and drop all cached rows."""
         self._executor.shutdown()
+        for applier in self._appliers:
+            applier.clear_cache()
 
     def shard_of(self, partition: str) -> int:
         """Return the number of the shard that stores the partition."""

@@ -33,6 +33,11 @@ class Pauses:
             log.debug("still paused reason=%s error=%s", dependency, reason)
         self._reasons = {**self._reasons, dependency: reason}
 
+    def end_all(self) -> None:
+        """End all pauses."""
+        for dependency in get_args(Dependency):
+            self.end(dependency)
+
     def end(self, dependency: Dependency) -> None:
         """End a pause, if there is one."""
         if dependency in self._reasons:

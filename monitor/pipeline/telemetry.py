@@ -246,7 +246,9 @@ class Telemetry:
         self._lag_labels &= assigned_labels
 
     def set_backfills(self, states: Mapping[str, BackfillState]) -> None:
-        """Set the metrics of backfills; `states` is the state by name of the experiment."""
+        """Set the metrics of backfills; `states` is the state by name of the experiment. Others have no series."""
+        self.backfill_progress_ratio.clear()
+        self.backfill_failed.clear()
         for name, state in states.items():
             self.backfill_progress_ratio.labels(name).set(state.progress_ratio)
             self.backfill_failed.labels(name).set(state.state == "failed")

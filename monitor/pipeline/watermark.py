@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from monitor.clock import DAY_MS
 from monitor.config import LimitSettings
 from monitor.pipeline.batch_decoding import DecodedBatch, update_rejection_counts
 from monitor.sources import PartitionRecords
 from monitor.state import PENDING_FEEDBACK, Position, PositionUpdate, RejectionCounts, StoreState
 
 _NO_POSITION = Position(0)
+_DEFAULT_HORIZON_MS = 8 * DAY_MS
+"""How long feedback waits for its response before any experiment is declared."""
 
 
 class WatermarkTracker:
@@ -36,7 +39,7 @@ class WatermarkTracker:
         """Experiment numbers, and `PENDING_FEEDBACK`, whose events are not late and whose rows do not expire."""
         self._confirmed_ms = 0
         """Watermark by the last confirmed end offsets."""
-        self._horizons_ms = {**horizons_ms, PENDING_FEEDBACK: max(horizons_ms.values(), default=0)}
+        self._horizons_ms = {**horizons_ms, PENDING_FEEDBACK: max(horizons_ms.values(), default=_DEFAULT_HORIZON_MS)}
         self._expired_before_ms: Mapping[str, int] = {}
         self._positions: dict[str, Position] = {}
         self._end_offsets: dict[str, int | None] = {}

@@ -117,7 +117,7 @@ class Worker:
         self._pauses = Pauses(lambda dependency, is_paused: telemetry.paused.labels(dependency).set(is_paused))
         self._next_housekeeping_s = self._next_positions_s = 0.0
         self._source_problem: str | None = None
-        self._counted_restarts = 0
+        self._counted_restarts = source.restarts if is_restart else 0
         self._has_positions = False
         self._store_failed = False
         self._aligner = WatermarkAligner(source, watermark_tracker, writer, settings.kafka.max_watermark_skew_ms)
@@ -164,6 +164,8 @@ class Worker:
             self.have_experiments_changed = True
             self._source.rewind()
             self._aligner.resume_all()
+            # The next worker finds out by itself what is out of reach.
+            self._pauses.end_all()
         finally:
             self._writer.close()
             self._decoder.close()

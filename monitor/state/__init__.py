@@ -39,6 +39,7 @@ from monitor.state.declared_experiments import (
     complete_shards,
     experiment_histories,
     read_declared_set,
+    read_experiments_versions,
     update_declared_set,
 )
 from monitor.state.embedded_redis import running_store_server
@@ -96,6 +97,7 @@ from monitor.state.skip_counts import (
 from monitor.state.snapshot_log import SnapshotLog
 from monitor.state.store_metadata import (
     StoreMetadata,
+    change_declared_set,
     initialize_store,
     join_store,
     mark_initialized,
@@ -153,6 +155,7 @@ __all__ = [
     "add_skipped_name",
     "arrival_field",
     "audit_aggregates",
+    "change_declared_set",
     "compact_time_buckets",
     "complete_shards",
     "connect_active_generation",
@@ -176,6 +179,7 @@ __all__ = [
     "read_backfill_targets",
     "read_backfills",
     "read_declared_set",
+    "read_experiments_versions",
     "read_experiments_without_students",
     "read_expiry_hours",
     "read_first_response_day",

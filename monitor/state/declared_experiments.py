@@ -52,6 +52,15 @@ def read_declared_set(store: ShardedStore) -> DeclaredSet:
         ) from error
 
 
+def read_experiments_versions(store: ShardedStore) -> set[int]:
+    """Return the versions of the set that the shards have: one, unless a change is in progress.
+
+    0 stands for a new store. Raises `StoreUnavailable`.
+    """
+    with translating_errors(store.settings):
+        return {int(store.client.hget(shard.keys.meta, "experiments_version") or 0) for shard in store}
+
+
 def update_declared_set(
     store: ShardedStore, hash_key: bytes, change: Callable[[DeclaredSet], DeclaredSet]
 ) -> DeclaredSet:
@@ -78,7 +87,7 @@ def complete_shards(store: ShardedStore, hash_key: bytes, declared_set: Declared
 
 
 def _declare(shard: StoreShard, hash_key: bytes, current: DeclaredSet, new: DeclaredSet) -> bool:
-    """Move a shard to the new set; return False if the shard has another version than the current one."""
+    """Move a shard to the new set; return False, and write nothing, if it has another version than the current one."""
     keys, is_first = shard.keys, shard.keys.shard == 0
     filling = [
         experiment
@@ -103,8 +112,8 @@ def _declare(shard: StoreShard, hash_key: bytes, current: DeclaredSet, new: Decl
             "horizons": {str(experiment.number): experiment.settings.horizon_ms for experiment in new.experiments},
         }
     with translating_errors(shard.settings):
-        version = shard.run_script(shard.scripts.declare, script_keys, [msgspec.msgpack.encode(header)])
-    return int(version) == new.version
+        is_written = shard.run_script(shard.scripts.declare, script_keys, [msgspec.msgpack.encode(header)])
+    return bool(is_written)
 
 
 def _skipped_field(experiment: DeclaredExperiment, id_hasher: IdHasher) -> str:

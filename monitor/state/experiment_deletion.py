@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from monitor.engine import decode_response_row
 from monitor.state.expiry import delete_student_rows
 from monitor.state.redis_connection import translating_errors
 from monitor.state.sharded_store import ShardedStore
@@ -65,22 +63,11 @@ def _delete_from_shard(shard: StoreShard, number: int) -> int:
 
 def _delete_response_rows(shard: StoreShard, number: int, hour: int) -> int:
     """Delete the rows of responses that are listed under an hour and still have the number, and the list."""
-    client, keys = shard.client, shard.keys
-    list_key = keys.expiry_rows(str(number), hour)
-    deleted_rows = 0
-    for entry in client.lrange(list_key, 0, -1):
-        row_keys = [keys.response_row(name) for name in _split_names(entry)]
-        for row_key, row in zip(row_keys, shard.read_values(row_keys), strict=True):
-            if row is not None and decode_response_row(row).variant_key >> 8 == number:
-                deleted_rows += int(client.unlink(row_key))
-    client.unlink(list_key, keys.expiry_moved_rows(str(number), hour))
+    keys = shard.keys
+    list_key, arguments = keys.expiry_rows(str(number), hour), [number, keys.response_row(b"")]
+    deleted_rows, has_more = 0, True
+    while has_more:
+        deleted, has_more = shard.run_script(shard.scripts.delete_rows, [list_key], arguments)
+        deleted_rows += int(deleted)
+    shard.client.unlink(list_key, keys.expiry_moved_rows(str(number), hour))
     return deleted_rows
-
-
-def _split_names(entry: bytes) -> Iterator[bytes]:
-    """Yield the names in a list entry; each is preceded by a byte with its length."""
-    position = 0
-    while position < len(entry):
-        length = entry[position]
-        yield entry[position + 1 : position + 1 + length]
-        position += 1 + length

@@ -37,6 +37,8 @@ class StoreMetadata:
     """Key of the hashes of ids."""
     horizons_ms: Mapping[str, int]
     """Number of each stored experiment, declared or not → how long the experiment's rows may change."""
+    store_ids: tuple[bytes, ...]
+    """Random id of each shard, which differs after a reset."""
 
     @property
     def numbers(self) -> Mapping[str, int]:
@@ -117,11 +119,39 @@ def join_store(store: ShardedStore, settings: Settings, change: Callable[[Declar
             shard_count = {"shards": len(store)} if shard is first_shard else {}
             client.hset(shard.keys.meta, mapping={"schema": SCHEMA, **shard_count})
         client.set(ACTIVE_GENERATION_KEY, store.active_generation, nx=True)
-        declared_set = update_declared_set(store, hash_key, change)
-        stored_horizons = client.hgetall(first_shard.keys.horizons)
+    return _change_set(store, hash_key, _read_store_ids(store), change)
+
+
+def change_declared_set(
+    store: ShardedStore, metadata: StoreMetadata, change: Callable[[DeclaredSet], DeclaredSet]
+) -> StoreMetadata:
+    """Change the set of a store that was joined before, and return the new metadata.
+
+    `change` returns the next version of the set, or the set itself. Raises `CorruptStore`, and writes nothing, if the
+    store was emptied or replaced since.
+    """
+    if _read_store_ids(store) != metadata.store_ids:
+        raise CorruptStore(
+            "the store was emptied while it was in use. Start the command again: events are then read from the "
+            "position that kafka.start sets"
+        )
+    return _change_set(store, metadata.hash_key, metadata.store_ids, change)
+
+
+def _change_set(
+    store: ShardedStore, hash_key: bytes, store_ids: tuple[bytes, ...], change: Callable[[DeclaredSet], DeclaredSet]
+) -> StoreMetadata:
+    declared_set = update_declared_set(store, hash_key, change)
+    with translating_errors(store.settings):
+        stored_horizons = store.client.hgetall(store.first_shard.keys.horizons)
     mark_initialized(store, declared_set)
     horizons_ms = {number.decode(): int(ms) for number, ms in stored_horizons.items()}
-    return StoreMetadata(declared_set, hash_key, horizons_ms)
+    return StoreMetadata(declared_set, hash_key, horizons_ms, store_ids)
+
+
+def _read_store_ids(store: ShardedStore) -> tuple[bytes, ...]:
+    with translating_errors(store.settings):
+        return tuple(store.client.hget(shard.keys.meta, "store_id") or b"" for shard in store)
 
 
 def mark_initialized(store: ShardedStore, declared_set: DeclaredSet) -> None:

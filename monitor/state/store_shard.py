@@ -50,6 +50,7 @@ class LuaScripts:
         self.activate_generation = client.register_script(_script_text("activate_generation"))
         self.append_snapshot = client.register_script(_script_text("append_snapshot"))
         self.commit = client.register_script(_script_text("commit"))
+        self.delete_rows = client.register_script(_script_text("delete_rows"))
         self.declare = client.register_script(_script_text("declare"))
         self.compact = client.register_script(_script_text("compact"))
         self.expire = client.register_script(_script_text("expire"))

@@ -15,15 +15,15 @@
 --              definitions        name → JSON; false removes the name
 --              horizons           number → ms
 --
--- Result   the version of the shard: another one than the new version if nothing was written.
+-- Result   1 if the version was written, 0 if the shard has another version than expected, or a later one.
 
 local META, POSITIONS, EVENTS_SKIPPED, FIRST_TARGETS_KEY = KEYS[1], KEYS[2], KEYS[3], 4
 local header = cmsgpack.unpack(ARGV[1])
 local stored_version = tonumber(redis.call('HGET', META, 'experiments_version') or '0')
 if header.expected_version then
-  if stored_version ~= header.expected_version then return stored_version end
+  if stored_version ~= header.expected_version then return 0 end
 elseif stored_version >= header.version then
-  return stored_version
+  return 0
 end
 
 local function has_skipped_events(field)
@@ -49,4 +49,4 @@ if header.expected_version then
   end
 end
 redis.call('HSET', META, 'experiments_version', header.version)
-return header.version
+return 1
