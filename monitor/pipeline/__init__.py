@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 from monitor.pipeline.arrival_counter import ArrivalCounter
-from monitor.pipeline.backfill import BackfillInterrupted, BackfillProgress, ExperimentBackfill
+from monitor.pipeline.backfill import BackfillInterrupted, ExperimentBackfill, RemainingRecords
 from monitor.pipeline.backfill_runner import BackfillRunner, held_numbers
 from monitor.pipeline.commit_pipeline import ShardedWriter
 from monitor.pipeline.data_problems import DataProblem, ProblemKind
@@ -32,7 +32,6 @@ __all__ = [
     "PROCESS_METRICS",
     "ArrivalCounter",
     "BackfillInterrupted",
-    "BackfillProgress",
     "BackfillRunner",
     "DataProblem",
     "Declarations",
@@ -41,6 +40,7 @@ __all__ = [
     "ExperimentRegistry",
     "ExportedMetric",
     "ProblemKind",
+    "RemainingRecords",
     "RetentionCleaner",
     "ShardedWriter",
     "SnapshotWriter",

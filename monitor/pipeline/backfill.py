@@ -47,7 +47,7 @@ class BackfillInterrupted(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class BackfillProgress:
+class RemainingRecords:
     """Offsets that a backfill still has to apply."""
 
     remaining_records: int
@@ -93,7 +93,7 @@ class ExperimentBackfill:
         store: ShardedStore,
         clock: Clock,
         stop: threading.Event,
-        on_progress: Callable[[BackfillProgress], object] = lambda _: None,
+        on_progress: Callable[[RemainingRecords], object] = lambda _: None,
         rest_ratio: float = _REST_RATIO,
     ) -> None:
         """Connect to Kafka and the store, for the experiment with the number, which is one of `experiments`.
@@ -137,7 +137,7 @@ class ExperimentBackfill:
         self._shards.close()
         self._reader.close()
 
-    def run(self) -> BackfillProgress:
+    def run(self) -> RemainingRecords:
         """Apply all records up to the targets, and return the final progress.
 
         Raises `BackfillInterrupted` before the end. After an error, for example `DependencyUnavailable`, another
@@ -270,12 +270,12 @@ class ExperimentBackfill:
     def _report_progress(self) -> None:
         self._on_progress(self._progress())
 
-    def _progress(self) -> BackfillProgress:
+    def _progress(self) -> RemainingRecords:
         remaining_records, complete_since_ms = 0, 0
         for each in self._passes:
             remaining_records += max(each.target.next_offset - self._next_offset(each), 0)
             complete_since_ms = max(complete_since_ms, self._positions.get(each.position_name, _NO_POSITION).newest_ms)
-        return BackfillProgress(remaining_records, complete_since_ms or None)
+        return RemainingRecords(remaining_records, complete_since_ms or None)
 
     def _check_stop(self) -> None:
         if self._stop.is_set():

@@ -16,7 +16,7 @@ from monitor.clock import Clock
 from monitor.config import Settings
 from monitor.engine import Experiment, IdHasher
 from monitor.errors import AbMonitorError, DependencyUnavailable
-from monitor.pipeline.backfill import BackfillInterrupted, BackfillProgress, ExperimentBackfill
+from monitor.pipeline.backfill import BackfillInterrupted, ExperimentBackfill, RemainingRecords
 from monitor.pipeline.telemetry import Telemetry
 from monitor.state import (
     PENDING_FEEDBACK,
@@ -182,7 +182,7 @@ class BackfillRunner:
         self._unfinished = [other for other in self._unfinished if other != number]
         log.info("backfill complete experiment=%s since_ms=%s", self._names[number], progress.complete_since_ms)
 
-    def _record_progress(self, store: ShardedStore, number: int, progress: BackfillProgress) -> None:
+    def _record_progress(self, store: ShardedStore, number: int, progress: RemainingRecords) -> None:
         """Store the progress at most once a second, and renew the lease."""
         now_s = time.monotonic()
         if now_s >= self._next_write_s:
@@ -193,7 +193,7 @@ class BackfillRunner:
             if not renew_backfill_lease(store, number, self._owner, _LEASE_MS):
                 raise BackfillInterrupted("another process works on the backfill")
 
-    def _state_of(self, number: int, name: str, progress: BackfillProgress) -> BackfillState:
+    def _state_of(self, number: int, name: str, progress: RemainingRecords) -> BackfillState:
         now_ms = self._clock()
         previous = self._states.get(number)
         records_total = max(progress.remaining_records, 0 if previous is None else previous.records_total)

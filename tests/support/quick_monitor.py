@@ -11,7 +11,7 @@ import sys
 from monitor.cli import main
 from monitor.config import config_watcher
 from monitor.pipeline import backfill_runner, experiment_registry
-from monitor.pipeline.backfill import BackfillProgress, ExperimentBackfill
+from monitor.pipeline.backfill import ExperimentBackfill, RemainingRecords
 
 config_watcher.POLL_INTERVAL_S = 0.3  # type: ignore[misc]
 config_watcher.SETTLING_S = 0.1  # type: ignore[misc]
@@ -24,7 +24,7 @@ experiment_registry._DELETION_DELAY_MS = 2_000  # type: ignore[misc]
 _run_backfill = ExperimentBackfill.run
 
 
-def _run_or_fail(backfill: ExperimentBackfill) -> BackfillProgress:
+def _run_or_fail(backfill: ExperimentBackfill) -> RemainingRecords:
     if os.environ.get("FAILING_BACKFILL") == str(backfill._number):
         raise ValueError("a defect")
     return _run_backfill(backfill)

@@ -21,7 +21,7 @@ from monitor.config.loading import parse_settings
 from monitor.engine import EventNormalizer, Experiment, IdHasher
 from monitor.engine.row_codec import decode_response_row
 from monitor.pipeline import backfill as backfill_module
-from monitor.pipeline.backfill import BackfillProgress, ExperimentBackfill
+from monitor.pipeline.backfill import ExperimentBackfill, RemainingRecords
 from monitor.pipeline.backfill_runner import BackfillRunner
 from monitor.pipeline.commit_pipeline import ShardedWriter
 from monitor.pipeline.retention import RetentionCleaner
@@ -227,8 +227,8 @@ class Deployment:
         settings: Mapping[int, ExperimentSettings],
         *,
         superseded_numbers: frozenset[int] = frozenset(),
-        on_progress: Callable[[BackfillProgress], object] = lambda _: None,
-    ) -> BackfillProgress:
+        on_progress: Callable[[RemainingRecords], object] = lambda _: None,
+    ) -> RemainingRecords:
         """Run a backfill to its end or its first error."""
         with closing(
             ExperimentBackfill(
@@ -378,7 +378,7 @@ def test_a_backfill_beside_a_live_worker_gives_the_aggregates_of_an_undisturbed_
         progress = deployment.backfill(2, {1: A, 2: B})
         writer.join()
         deployment.wait_until_applied(topics.end_offsets())
-    assert progress == BackfillProgress(0, None)
+    assert progress == RemainingRecords(0, None)
     actual = deployment.dump(1, 2)
     assert actual == _undisturbed(redis_server, topics, {1: A, 2: B}, 1, 2)
     assert len(actual) > 50
@@ -388,11 +388,11 @@ class _Kill(Exception):
     """Stands for the end of a process between two batches."""
 
 
-def _killed_every(batches: int) -> Callable[[BackfillProgress], None]:
+def _killed_every(batches: int) -> Callable[[RemainingRecords], None]:
     """Return a function that raises `_Kill` at every call whose number is a multiple of `batches`."""
     call_count = 0
 
-    def on_progress(_progress: BackfillProgress) -> None:
+    def on_progress(_progress: RemainingRecords) -> None:
         nonlocal call_count
         call_count += 1
         if call_count % batches == 0:
@@ -480,7 +480,7 @@ def test_two_processes_that_work_on_the_same_backfill_apply_every_record_once(
     with deployment.worker({1: A}):
         deployment.wait_until_applied(topics.end_offsets())
     deployment.declare(2)
-    results: list[BackfillProgress] = []
+    results: list[RemainingRecords] = []
     processes = [
         threading.Thread(target=lambda: results.append(deployment.backfill(2, {1: A, 2: B}))) for _ in range(2)
     ]
@@ -488,7 +488,7 @@ def test_two_processes_that_work_on_the_same_backfill_apply_every_record_once(
         process.start()
     for process in processes:
         process.join()
-    assert results == [BackfillProgress(0, None)] * 2
+    assert results == [RemainingRecords(0, None)] * 2
     assert deployment.dump(1, 2) == _undisturbed(redis_server, topics, {1: A, 2: B}, 1, 2)
 
 
@@ -608,7 +608,7 @@ def test_an_experiment_is_complete_from_the_first_record_on_that_kafka_still_has
     for number in (0, 2):
         partition_events = [event for event in events if event[0] == "response" and int(event[1][1:]) % 3 == number]
         retained_times.append(partition_events[deleted_count][2]["timestamp"])
-    assert progress == BackfillProgress(0, max(retained_times))
+    assert progress == RemainingRecords(0, max(retained_times))
 
 
 def test_records_that_kafka_deletes_before_the_backfill_reaches_them_are_missing(
@@ -623,7 +623,7 @@ def test_records_that_kafka_deletes_before_the_backfill_reaches_them_are_missing
     deployment.declare(2)
     partition = f"{topics.kafka.responses_topic}:0"
 
-    def stop_within_partition(_progress: BackfillProgress) -> None:
+    def stop_within_partition(_progress: RemainingRecords) -> None:
         keys = deployment.store.first_shard.keys
         if deployment.store.client.hget(keys.backfill_positions(2), partition) is not None:
             raise _Kill
@@ -634,7 +634,7 @@ def test_records_that_kafka_deletes_before_the_backfill_reaches_them_are_missing
     topics.delete_before({partition: end_offset - 5})
     first_retained = [event for event in events if int(event[1][1:]) % PARTITIONS == 0][end_offset - 5]
     progress = deployment.backfill(2, {1: A, 2: B})
-    assert progress == BackfillProgress(0, first_retained[2]["timestamp"])
+    assert progress == RemainingRecords(0, first_retained[2]["timestamp"])
 
 
 def test_a_partition_without_any_retained_record_is_complete_after_its_newest_event(
@@ -649,7 +649,7 @@ def test_a_partition_without_any_retained_record_is_complete_after_its_newest_ev
     deployment.declare(2)
     topics.delete_before(topics.end_offsets())
     newest_ms = max(position.newest_ms for position in deployment.store.read_positions().values())
-    assert deployment.backfill(2, {1: A, 2: B}) == BackfillProgress(0, newest_ms + 1)
+    assert deployment.backfill(2, {1: A, 2: B}) == RemainingRecords(0, newest_ms + 1)
 
 
 def test_a_target_behind_a_transaction_marker_is_reached(topics: Topics, redis_server: RedisServer) -> None:
@@ -660,9 +660,9 @@ def test_a_target_behind_a_transaction_marker_is_reached(topics: Topics, redis_s
         deployment.wait_until_applied(topics.end_offsets())
     deployment.declare(2)
     deployment.declare(3)
-    assert deployment.backfill(2, {1: A, 2: B}) == BackfillProgress(0, None)
+    assert deployment.backfill(2, {1: A, 2: B}) == RemainingRecords(0, None)
     topics.write(LATER_EVENTS, transaction=f"{topics.kafka.group_id}-2")
-    assert deployment.backfill(3, {1: A, 3: replace(B, name="undeclared")}) == BackfillProgress(0, None)
+    assert deployment.backfill(3, {1: A, 3: replace(B, name="undeclared")}) == RemainingRecords(0, None)
     with deployment.worker({1: A, 2: B, 3: replace(B, name="undeclared")}):
         deployment.wait_until_applied(topics.end_offsets())
     expected_settings = {1: A, 2: B, 3: replace(B, name="undeclared")}

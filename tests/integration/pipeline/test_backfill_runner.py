@@ -12,7 +12,7 @@ import pytest
 from monitor.engine import Experiment, IdHasher
 from monitor.errors import DependencyUnavailable, StoreUnavailable
 from monitor.pipeline import backfill_runner
-from monitor.pipeline.backfill import BackfillInterrupted, BackfillProgress
+from monitor.pipeline.backfill import BackfillInterrupted, RemainingRecords
 from monitor.pipeline.backfill_runner import BackfillRunner, held_numbers
 from monitor.pipeline.telemetry import Telemetry
 from monitor.state import (
@@ -27,11 +27,11 @@ from tests.support.command import eventually
 from tests.support.store_bench import StoreBench
 from tests.support.streams import EXPERIMENT
 
-COMPLETE = BackfillProgress(0, None)
-Attempt = Callable[[Callable[[BackfillProgress], object]], BackfillProgress]
+COMPLETE = RemainingRecords(0, None)
+Attempt = Callable[[Callable[[RemainingRecords], object]], RemainingRecords]
 
 
-def _raise(error: Exception) -> BackfillProgress:
+def _raise(error: Exception) -> RemainingRecords:
     raise error
 
 
@@ -55,10 +55,10 @@ class Bench:
         bench = self
 
         class FakeBackfill:
-            def __init__(self, *, number: int, on_progress: Callable[[BackfillProgress], object], **_: Any) -> None:
+            def __init__(self, *, number: int, on_progress: Callable[[RemainingRecords], object], **_: Any) -> None:
                 self._number, self._on_progress = number, on_progress
 
-            def run(self) -> BackfillProgress:
+            def run(self) -> RemainingRecords:
                 bench.started.append(self._number)
                 attempts = bench.attempts[self._number]
                 return (attempts.pop(0) if len(attempts) > 1 else attempts[0])(self._on_progress)
@@ -114,7 +114,7 @@ BenchFactory = Callable[[dict[int, list[Attempt]]], Bench]
 
 def test_a_failing_backfill_does_not_delay_another_one(make_bench: BenchFactory) -> None:
     """The failure and its reason are in the store and in a metric; the other backfill is complete."""
-    bench = make_bench({1: [lambda _: _raise(ValueError("a defect"))], 2: [lambda _: BackfillProgress(0, 77)]})
+    bench = make_bench({1: [lambda _: _raise(ValueError("a defect"))], 2: [lambda _: RemainingRecords(0, 77)]})
     with bench.running() as runner:
         eventually("the second backfill is complete", lambda: bench.completed == [(2, 77)])
         assert runner.held_numbers() == {"1"}
@@ -172,8 +172,8 @@ def test_the_progress_is_stored_while_the_backfill_runs(make_bench: BenchFactory
     """After an interruption, the total remains that of the first attempt."""
 
     def interrupted(remaining_records: int) -> Attempt:
-        def attempt(on_progress: Callable[[BackfillProgress], object]) -> BackfillProgress:
-            on_progress(BackfillProgress(remaining_records, 5))
+        def attempt(on_progress: Callable[[RemainingRecords], object]) -> RemainingRecords:
+            on_progress(RemainingRecords(remaining_records, 5))
             raise BackfillInterrupted("the process stops")
 
         return attempt
@@ -217,9 +217,9 @@ def test_a_backfill_waits_while_another_process_has_the_lease(make_bench: BenchF
 def test_a_process_that_has_lost_its_lease_ends_its_backfill(make_bench: BenchFactory) -> None:
     """A process that was suspended for longer than the lease leaves the work to the other process."""
 
-    def lose_lease(on_progress: Callable[[BackfillProgress], object]) -> BackfillProgress:
+    def lose_lease(on_progress: Callable[[RemainingRecords], object]) -> RemainingRecords:
         bench.store.client.set(bench.store.first_shard.keys.backfill_lease(1), "another process")
-        on_progress(BackfillProgress(1, None))
+        on_progress(RemainingRecords(1, None))
         return COMPLETE
 
     bench = make_bench({1: [lose_lease], 2: [lambda _: COMPLETE]})
