@@ -50,9 +50,16 @@ def run(arguments: argparse.Namespace) -> int:
     def handle_stop_request() -> None:
         stop_service()
 
+    # The watcher compares the configuration when it starts, so an earlier request to reload needs no action.
+    request_reload: Callable[[], object] = tuple
+
+    def handle_reload_request() -> None:
+        request_reload()
+
     with ExitStack() as stack:
         # The settings are loaded here and not by the caller, so that signals are handled already.
         stack.enter_context(stop_on_signals(handle_stop_request))
+        stack.enter_context(call_on_signal(signal.SIGHUP, handle_reload_request))
         settings = load_command_settings(arguments)
         registry: ExperimentRegistry
 
@@ -63,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         watcher = ConfigWatcher(
             arguments.config, settings_variables(), settings, apply_experiments, telemetry.record_reload
         )
-        stack.enter_context(call_on_signal(signal.SIGHUP, watcher.request_reload))
+        request_reload = watcher.request_reload
         kafka = settings.kafka
         accepts_rejected = arguments.accept_rejected or _is_accept_variable_set()
         connections = stack.enter_context(open_store_connections(settings))

@@ -117,6 +117,7 @@ class Replicas:
         self.logs_of[replica] = log
         running = service(config or self.config(replica), log, environ=HASHED | dict(environ or {}), module=self.module)
         self.processes[replica] = self.stack.enter_context(running)
+        eventually("the replica serves", lambda: "serving url" in log.read_text())
 
     def kill(self, replica: int) -> None:
         self.processes[replica].kill()
