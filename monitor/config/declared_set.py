@@ -220,7 +220,11 @@ def describe_set_changes(current: DeclaredSet, new: DeclaredSet) -> list[str]:
             texts = [change.text for change in experiment.changes[len(before.changes) :]]
             action = "; ".join(texts) or "settings without effect on verdicts and sums"
             if experiment.number != before.number:
-                action += ". The changed definition is filled in from Kafka, the present numbers are shown until then"
+                action += (
+                    ". The changed definition is filled in from Kafka, and the present numbers are shown until then. "
+                    "Events that Kafka no longer has are lost for it: to keep the present numbers, declare the changed "
+                    "experiment under a new name"
+                )
         sentences.append(f"{experiment.name}: {action}")
     return sentences
 

@@ -205,12 +205,8 @@ class ExperimentRegistry:
         is_filling = any(experiment.is_filling for experiment in declared_set.experiments)
         if is_filling or self._clock() < declared_set.since_ms + _DELETION_DELAY_MS:
             return
-        used_numbers = set[int]()
-        for experiment in declared_set.experiments:
-            used_numbers |= {experiment.number, experiment.served.number}
-            if experiment.complete_since_ms is not None:
-                # Kafka no longer has the events of the earlier definition.
-                used_numbers |= {*experiment.superseded_numbers}
+        experiments = declared_set.experiments
+        used_numbers = {number for each in experiments for number in (each.number, each.served.number)}
         for number in read_stored_numbers(self._store) - used_numbers:
             if number < declared_set.next_number:  # otherwise it belongs to a later version of the set
                 keys = delete_experiment(self._store, number)
