@@ -6,7 +6,7 @@ The functions are pure: each returns the next version of a set. `monitor.state.d
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -242,7 +242,10 @@ def rebuilt_set(
     for number, settings in enumerate((*file_experiments, *(each.settings for each in others)), 1):
         before = active.find(settings.name)
         if before is not None and before.archived_ms is None and settings is not before.settings:
-            settings = carry_allocations(before.settings, settings, now_ms)  # noqa: PLW2901
+            kept_variants = {*settings.variants, *dropped_variants(before.settings, now_ms)}
+            settings = carry_allocations(  # noqa: PLW2901
+                _with_variants(before.settings, kept_variants), settings, now_ms
+            )
         experiments.append(
             DeclaredExperiment(
                 number=number,
@@ -258,6 +261,26 @@ def rebuilt_set(
     superseded = tuple(other for other in (*active.superseded, active.digest) if other and other != digest)
     return DeclaredSet(
         1, digest, origin, now_ms, len(experiments) + 1, tuple(experiments), superseded, file_origin=origin
+    )
+
+
+def dropped_variants(experiment: ExperimentSettings, at_ms: int) -> set[str]:
+    """Return the variants that have no share any more."""
+    shares = experiment.intended_shares(at_ms)
+    return {variant for variant in experiment.variants if not shares.get(variant)}
+
+
+def _with_variants(experiment: ExperimentSettings, variants: Collection[str]) -> ExperimentSettings:
+    """Return an experiment without its other variants."""
+
+    def select(shares: Mapping[str, float]) -> dict[str, float]:
+        return {variant: share for variant, share in shares.items() if variant in variants}
+
+    allocations = tuple(replace(each, shares=select(each.shares)) for each in experiment.decision.allocations)
+    return replace(
+        experiment,
+        variants=select(experiment.variants),
+        decision=replace(experiment.decision, allocations=allocations),
     )
 
 

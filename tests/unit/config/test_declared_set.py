@@ -18,6 +18,7 @@ from monitor.config import (
     describe_set_changes,
     encode_declared_set,
     experiments_digest,
+    rebuilt_set,
     remove_experiment,
     replace_file_experiments,
 )
@@ -173,3 +174,24 @@ def test_the_changes_of_a_file_are_told_before_they_are_made() -> None:
     assert archived.startswith("new: archived")
     assert redefined.startswith("old: mde not set → 0.5; old.gain:")
     assert describe_set_changes(current, _file_set(OLD, NEW, current=current, at_ms=2)) == []
+
+
+def test_a_rebuild_keeps_recorded_shares_dropped_variants_and_the_experiments_of_commands() -> None:
+    """But not a variant that the file lacks by mistake: the command reports it."""
+    three = replace(OLD, variants={"control": 0.4, "treatment": 0.3, "late": 0.3})
+    dropped = _file_set(OLD, current=_file_set(three), at_ms=5)
+    active = declare_experiments(dropped, [NEW], "a command", 6)
+    rebuilt = rebuilt_set(active, [OLD], "a rebuild", 7)
+    assert [(each.name, each.number, each.source) for each in rebuilt.experiments] == [
+        ("old", 1, "file"),
+        ("new", 2, "command"),
+    ]
+    before, after = active.find("old"), rebuilt.find("old")
+    assert before is not None
+    assert after is not None
+    assert after.settings == before.settings
+    assert after.changes == before.changes
+    assert rebuilt.superseded == (experiments_digest([three]),)
+    misspelt = replace(OLD, variants={"control": 0.5, "treatmnt": 0.5})
+    (found, _) = rebuilt_set(active, [misspelt], "a rebuild", 7).experiments
+    assert sorted(found.settings.variants) == ["control", "late", "treatmnt"]
