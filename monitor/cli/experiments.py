@@ -151,7 +151,7 @@ def describe_state(declared: DeclaredExperiment, declarations: Declarations) -> 
     backfill = declarations.backfill(declared.name)
     if backfill is not None:
         shown = f"; shown until then: version {declared.definition_version - 1}" if declared.previous else ""
-        return f"counted; the experiment {backfill.describe()}{shown}"
+        return f"earlier events: the experiment {backfill.describe()}{shown}"
     if declared.complete_since_ms is not None:
         return f"counted; complete since {format_timestamp(declared.complete_since_ms)}"
     return "counted"

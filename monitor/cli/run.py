@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
                 telemetry,
                 service.readiness,
                 wall_clock,
-                service.data_problems,
+                lambda: (*_reload_problem(watcher), *service.data_problems()),
                 watcher.request_reload_result,
                 ExperimentDeclarations(registry_store, lambda: registry.settings, wall_clock, registry.change),
             )
@@ -118,6 +118,10 @@ def run(arguments: argparse.Namespace) -> int:
                 worker = service.adopt(_read_experiments(registry, service))
                 worker.run()
     return 0
+
+
+def _reload_problem(watcher: ConfigWatcher) -> tuple[str, ...]:
+    return () if watcher.problem is None else (f"the configuration was rejected: {watcher.problem}",)
 
 
 def _read_experiments(registry: ExperimentRegistry, service: Service) -> StoreMetadata:

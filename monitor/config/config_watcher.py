@@ -74,6 +74,11 @@ class ConfigWatcher:
         self._is_stopping = False
         self._thread = threading.Thread(target=self._watch, name="configuration", daemon=True)
 
+    @property
+    def problem(self) -> str | None:
+        """Why the last reload failed; None after a successful one."""
+        return self._problem
+
     def start(self) -> None:
         """Start to watch the configuration."""
         self._thread.start()

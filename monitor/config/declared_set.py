@@ -434,7 +434,10 @@ class _SetBuilder:
             )
             return
         if declared.archived_ms is not None:
-            self.put(self._with_new_definition(declared, configured, source, "counted again after it was archived"))
+            carried = carry_allocations(declared.settings, configured, self._now_ms)
+            again = self._with_new_definition(declared, carried, source, "counted again after it was archived")
+            # The numbers that are shown until then end with the archiving.
+            self.put(replace(again, definition_since_ms=declared.archived_ms))
             return
         carried = carry_allocations(declared.settings, configured, self._now_ms)
         if len(carried.variants) > _MAX_VARIANTS:

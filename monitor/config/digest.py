@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass, replace
 from hashlib import blake2b
 from typing import Any, Final
 
-from monitor.config.settings import ExperimentSettings, KafkaSettings, Settings
+from monitor.config.settings import ExperimentSettings, HttpSettings, KafkaSettings, Settings
 
 _DIGEST_BYTES: Final = 6
 
@@ -17,9 +17,9 @@ _DIGEST_BYTES: Final = 6
 def config_digest(settings: Settings) -> str:
     """Return 12 hexadecimal digits that differ if the settings differ.
 
-    Secrets do not count, and neither does `kafka.group_instance_id`, which differs between workers.
+    Secrets do not count, and neither do `kafka.group_instance_id` and `[http]`, which differ between workers.
     """
-    common = replace(settings, kafka=replace(settings.kafka, group_instance_id=None))
+    common = replace(settings, kafka=replace(settings.kafka, group_instance_id=None), http=HttpSettings())
     text = json.dumps(_plain(common), sort_keys=True)
     return blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
 

@@ -245,7 +245,10 @@ def _parse_name(key: str, value: object) -> str:
 def _parse_variants(key: str, value: object) -> Mapping[str, float]:
     if not isinstance(value, dict) or not 2 <= len(value) <= _MAX_VARIANTS:  # noqa: PLR2004  a comparison needs two
         raise ConfigError(
-            key, value, "a table of at least two variants with their shares, such as { control = 0.5, treatment = 0.5 }"
+            key,
+            f"{len(value)} variants" if isinstance(value, dict) and len(value) > _MAX_VARIANTS else value,
+            f"a table of at least two variants (at most {_MAX_VARIANTS}) with their shares, such as "
+            "{ control = 0.5, treatment = 0.5 }",
         )
     problems = ConfigProblems()
     for name in value:

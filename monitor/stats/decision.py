@@ -802,9 +802,10 @@ class _DecisionRule:
                 "been seen make a verdict weaker evidence."
             )
             yield Reason("criteria_changed", text)
-        if len(self.evidence.phases) > 1:
+        share_changes = self.changes_after_data("shares", "variants")
+        if share_changes or len(self.evidence.phases) > 1:
             text = (
-                f"{self.changes_after_data('shares', 'variants') or 'The intended shares have changed.'} Only "
+                f"{share_changes or 'The intended shares have changed.'} Only "
                 f"{noun}s who entered under the same shares are compared with each other, without the days of the "
                 "change. The effect over all responses mixes the shares, so it has no interval."
             )

@@ -154,9 +154,11 @@ class TestListAndShow:
             assert declared.is_filling
             state = BackfillState("running", 0, 0, records_done=43, records_total=100)
             write_backfill(store, declared.number, state)
-            assert "counted; the experiment is 43 % filled" in team.run("experiments", "list")
+            assert "earlier events: the experiment is 43 % filled" in team.run("experiments", "list")
             write_backfill(store, declared.number, BackfillState("failed", 0, 0, reason="no leader of x-0"))
-        assert "counted; the experiment could not be filled: no leader of x-0" in team.run("experiments", "show", "new")
+        assert "earlier events: the experiment could not be filled: no leader of x-0" in team.run(
+            "experiments", "show", "new"
+        )
         listed = {each["name"]: each["backfill"] for each in team.listed()["experiments"]}
         assert listed == {"ranker": None, "new": {"state": "failed", "share": 1.0, "reason": "no leader of x-0"}}
 

@@ -65,6 +65,8 @@ RULES_EMPTY_IN_A_DEMO = {
     SKIPPED_PAST: "no simulated response is skipped; shown in the scenarios of AbMonitorSkipped",
     UNCOUNTED: "all simulated reactions count; shown in the scenarios of AbMonitorUncountedFeedback",
     "abmonitor_consumer_lag_seconds": NO_END,
+    "abmonitor_backfill_failed": "a demo has no backfill; shown in the scenarios of AbMonitorBackfillFailed",
+    "abmonitor_config_info": "a demo reloads no configuration; shown in the scenarios of AbMonitorReplicasDisagree",
     "abmonitor_lost_events_total": "a demo loses nothing; shown in the scenarios of AbMonitorLostEvents",
 }
 """Series that rules name; the scenarios are in tests/support/alerts.py, where each alert is seen to fire."""

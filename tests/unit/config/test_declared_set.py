@@ -195,3 +195,14 @@ def test_a_rebuild_keeps_recorded_shares_dropped_variants_and_the_experiments_of
     misspelt = replace(OLD, variants={"control": 0.5, "treatmnt": 0.5})
     (found, _) = rebuilt_set(active, [misspelt], "a rebuild", 7).experiments
     assert sorted(found.settings.variants) == ["control", "late", "treatmnt"]
+
+
+def test_an_archived_experiment_comes_back_with_its_dropped_variants() -> None:
+    """The shown numbers of before end with the archiving."""
+    three = replace(OLD, variants={"control": 0.4, "treatment": 0.3, "late": 0.3})
+    dropped = _file_set(OLD, NEW, current=_file_set(three, NEW), at_ms=5)
+    archived = _file_set(NEW, current=dropped, at_ms=6)
+    again = _file_set(OLD, NEW, current=archived, at_ms=9).find("old")
+    assert again is not None
+    assert sorted(again.settings.variants) == ["control", "late", "treatment"]
+    assert again.definition_since_ms == 6

@@ -23,6 +23,6 @@ def test_secrets_and_the_name_of_the_instance_do_not_change_the_digest() -> None
         SETTINGS,
         kafka=replace(SETTINGS.kafka, group_instance_id="monitor-2", sasl_password="a"),
         store=replace(SETTINGS.store, password="b", user_hash_key="c"),
-        http=replace(SETTINGS.http, token="d"),
+        http=replace(SETTINGS.http, token="d", port=1),
     )
     assert config_digest(other) == config_digest(SETTINGS)
