@@ -358,8 +358,8 @@ CONFIGURATION: Final = (
         pending="5m",
         keep="2m",
         summary="The replicas have {{ $value }} different configurations of experiments",
-        description="For 5 minutes replicas have had different files. The experiments of the newest file are in force on"
-        " all of them. Not all have received the new configuration, or some reject it.",
+        description="For 5 minutes replicas have had different files. The experiments of the newest file are in force"
+        " on all of them. Not all have received the new configuration, or some reject it.",
     ),
 )
 
