@@ -33,7 +33,7 @@ def _parse_or_none(text: str) -> int | None:
 @given(
     st.integers(1960, 9999) | st.integers(0, 9999),
     st.tuples(*[_TWO_DIGITS] * 5) | st.tuples(*[st.sampled_from(["01", "02", "12", "23", "28", "29", "30", "31"])] * 5),
-    st.sampled_from(["", ".1", ".12", ".123", ".123456", ".1234567", ".", ".12x", ",123", ".٣٤٥"]),
+    st.sampled_from(["", ".1", ".12", ".123", ".123456", ".1234567", ".12x", ",123", ".٣٤٥"]),
     st.sampled_from(["Z", "+00:00", "+02:00", "-05:30", "", "z", "Zz"]),
     st.sampled_from(["T", " ", "t"]),
 )
@@ -51,6 +51,11 @@ def test_every_time_until_9999_is_parsed(time: datetime) -> None:
     """The notation has milliseconds and Z."""
     text = f"{time.isoformat(timespec='milliseconds')}Z"
     assert _parse_or_none(text) == _parse_with_datetime(text)
+
+
+def test_a_point_without_decimals_is_rejected() -> None:
+    """Only some versions of Python accept it."""
+    assert _parse_or_none("1970-01-01T01:01:01.Z") is None
 
 
 @pytest.mark.parametrize("text", ["2024-02-29T00:00:00Z", "2000-02-29T23:59:59.999Z"])
