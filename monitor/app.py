@@ -114,7 +114,7 @@ class Service:
         self._is_stopping = False
         self.reader: StoreReader
 
-    def adopt(self, metadata: StoreMetadata) -> Worker:
+    def replace_worker(self, metadata: StoreMetadata) -> Worker:
         """Return a new worker for the declared experiments, and start their backfills.
 
         The worker before must have ended.

@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         stack.callback(service.close)
         stop_service = service.stop
-        worker = service.adopt(registry.metadata)
+        worker = service.replace_worker(registry.metadata)
         server = stack.enter_context(
             serve_http(
                 settings,
@@ -115,7 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
         with _explained_rejection(arguments.config):
             worker.run()
             while worker.have_experiments_changed:
-                worker = service.adopt(_read_experiments(registry, service))
+                worker = service.replace_worker(_read_experiments(registry, service))
                 worker.run()
     return 0
 

@@ -14,6 +14,7 @@ import msgspec
 
 from monitor.config.definitions import aggregate_definitions, definition_differences
 from monitor.config.digest import experiments_digest
+from monitor.config.experiment_tables import MAX_VARIANTS
 from monitor.config.running_changes import (
     ChangeKind,
     carry_allocations,
@@ -27,7 +28,6 @@ from monitor.errors import ExperimentConflict, UnknownExperiment, UsageError, es
 ExperimentSource = Literal["file", "command", "discovered"]
 """Who has declared an experiment: the configuration file, a command, or a service because of `discover.auto_adopt`."""
 _MAX_SUPERSEDED: Final = 100
-_MAX_VARIANTS: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,10 @@ class DeclaredExperiment:
     definition_version: int = 1
     source: ExperimentSource = "file"
     is_filling: bool = False
-    """Whether a backfill has to count events that were read before the number was introduced."""
+    """Whether the number lacks events that were read before the number was introduced.
+
+    A backfill counts them, unless the experiment was archived before.
+    """
     previous: Definition | None = None
     """The definition whose numbers are shown while the backfill runs; None without an earlier definition."""
     superseded_numbers: tuple[int, ...] = ()
@@ -393,7 +396,7 @@ class _SetBuilder:
         self._removed[name] = tuple(sorted(numbers))
 
     def archive(self, declared: DeclaredExperiment) -> None:
-        """Stop to count an experiment; the numbers that are shown remain."""
+        """Stop to count an experiment; the numbers that are shown remain, complete or not."""
         if declared.archived_ms is not None:
             return
         served = declared.served
@@ -407,7 +410,7 @@ class _SetBuilder:
                 settings=served.settings,
                 superseded_numbers=tuple(number for number in superseded if number != served.number),
                 previous=None,
-                is_filling=False,
+                is_filling=declared.is_filling and declared.previous is None,
                 archived_ms=self._now_ms,
             )
         )
@@ -424,27 +427,23 @@ class _SetBuilder:
                     since_version=self._version,
                     declared_ms=self._now_ms,
                     definition_since_ms=self._now_ms,
-                    # Events that were counted before a deletion were not skipped, so only a later version is filled
-                    # without a look at the skipped events.
-                    definition_version=2 if removed_numbers else 1,
                     source=source,
                     is_filling=fills and self._current.version > 0,
                     superseded_numbers=removed_numbers,
                 )
             )
             return
+        carried = carry_allocations(declared.settings, configured, self._now_ms)
+        if len(carried.variants) > MAX_VARIANTS:
+            raise UsageError(
+                f"experiment {setting_text(configured.name)}: {len(carried.variants)} variants with the dropped ones, "
+                f"expected at most {MAX_VARIANTS}. Declare a new experiment"
+            )
         if declared.archived_ms is not None:
-            carried = carry_allocations(declared.settings, configured, self._now_ms)
             again = self._with_new_definition(declared, carried, source, "counted again after it was archived")
             # The numbers that are shown until then end with the archiving.
             self.put(replace(again, definition_since_ms=declared.archived_ms))
             return
-        carried = carry_allocations(declared.settings, configured, self._now_ms)
-        if len(carried.variants) > _MAX_VARIANTS:
-            raise UsageError(
-                f"experiment {setting_text(configured.name)}: {len(carried.variants)} variants with the dropped ones, "
-                f"expected at most {_MAX_VARIANTS}. Declare a new experiment"
-            )
         changes = [*describe_allocation_changes(declared.settings, carried, self._now_ms)]
         changes += [("criteria", text) for text in describe_criteria_changes(declared.settings, configured)]
         declared = replace(

@@ -64,7 +64,7 @@ _MAX_K: Final = 100
 MAX_GAIN: Final = 65_536.0
 _MAX_EXPONENT: Final = 16.0
 _MAX_DECAYS: Final = 6
-_MAX_VARIANTS: Final = 255
+MAX_VARIANTS: Final = 255
 _MAX_METRICS: Final = 20
 _MAX_CATEGORIES: Final = 100
 _MAX_LISTED_CATEGORIES: Final = 10
@@ -243,11 +243,11 @@ def _parse_name(key: str, value: object) -> str:
 
 
 def _parse_variants(key: str, value: object) -> Mapping[str, float]:
-    if not isinstance(value, dict) or not 2 <= len(value) <= _MAX_VARIANTS:  # noqa: PLR2004  a comparison needs two
+    if not isinstance(value, dict) or not 2 <= len(value) <= MAX_VARIANTS:  # noqa: PLR2004  a comparison needs two
         raise ConfigError(
             key,
-            f"{len(value)} variants" if isinstance(value, dict) and len(value) > _MAX_VARIANTS else value,
-            f"a table of at least two variants (at most {_MAX_VARIANTS}) with their shares, such as "
+            f"{len(value)} variants" if isinstance(value, dict) and len(value) > MAX_VARIANTS else value,
+            f"a table of at least two variants (at most {MAX_VARIANTS}) with their shares, such as "
             "{ control = 0.5, treatment = 0.5 }",
         )
     problems = ConfigProblems()

@@ -62,8 +62,14 @@ class ExperimentRegistry:
         """Digest of the file's experiments when they were last compared with the set without a conflict."""
         self._followed_version: int | None = None
         """Version of another file for which the older file of this worker was logged."""
-        self._joined: StoreMetadata | None = None
-        self.metadata = self.synchronize()
+        self._metadata: StoreMetadata | None = None
+        self.synchronize()
+
+    @property
+    def metadata(self) -> StoreMetadata:
+        """The metadata of the store as of the last call of a method."""
+        assert self._metadata is not None, "set by the constructor"
+        return self._metadata
 
     def synchronize(self) -> StoreMetadata:
         """Compare the file with the stored set, declare newer experiments, and return the metadata.
@@ -85,7 +91,7 @@ class ExperimentRegistry:
 
         Large sets are then neither read nor compared.
         """
-        if self._joined is None or self._accepted_digest != self.metadata.declared_set.digest:
+        if self._metadata is None or self._accepted_digest != self._metadata.declared_set.digest:
             return False
         return read_experiments_versions(self._store) == {self.metadata.declared_set.version}
 
@@ -122,17 +128,18 @@ class ExperimentRegistry:
                 return current
             return replace_file_experiments(current, experiments, self._origin, self._clock())
 
-        self.metadata = self._update(change)
+        metadata = self._update(change)
         self._accepted_digest = digest
         record_file_in_use(self._store, digest, self._clock())
-        return self.metadata
+        return metadata
 
     def _update(self, change: Callable[[DeclaredSet], DeclaredSet]) -> StoreMetadata:
         """Change the set; only the first call may create the store."""
-        if self._joined is None:
-            self._joined = join_store(self._store, self._settings, change)
-            return self._joined
-        return change_declared_set(self._store, self._joined, change)
+        if self._metadata is None:
+            self._metadata = join_store(self._store, self._settings, change)
+        else:
+            self._metadata = change_declared_set(self._store, self._metadata, change)
+        return self._metadata
 
     @contextmanager
     def synchronizing(self) -> Iterator[None]:
@@ -172,8 +179,7 @@ class ExperimentRegistry:
     def change(self, change: Callable[[DeclaredSet], DeclaredSet]) -> StoreMetadata:
         """Change the set by a command, and return the metadata. Raises the errors of `change`."""
         with self._lock:
-            self.metadata = self._update(change)
-            return self.metadata
+            return self._update(change)
 
     def complete_backfill(self, number: int, complete_since_ms: int | None) -> None:
         """Show the numbers of a filled experiment."""
@@ -202,7 +208,7 @@ class ExperimentRegistry:
     def _delete_unused(self) -> None:
         """Delete what is stored under numbers that no worker shows or counts, also after an interrupted deletion."""
         declared_set = self.metadata.declared_set
-        is_filling = any(experiment.is_filling for experiment in declared_set.experiments)
+        is_filling = any(experiment.is_filling for experiment in declared_set.counted)
         if is_filling or self._clock() < declared_set.since_ms + _DELETION_DELAY_MS:
             return
         experiments = declared_set.experiments

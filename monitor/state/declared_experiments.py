@@ -7,7 +7,6 @@ the set completes the other shards, so there is nothing to undo.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Literal
 
@@ -22,8 +21,6 @@ from monitor.state.redis_connection import translating_errors
 from monitor.state.sharded_store import ShardedStore
 from monitor.state.skip_counts import skipped_responses_field
 from monitor.state.store_shard import StoreShard
-
-log = logging.getLogger(__name__)
 
 
 def read_declared_set(store: ShardedStore) -> DeclaredSet:
@@ -117,9 +114,11 @@ def _declare(shard: StoreShard, hash_key: bytes, current: DeclaredSet, new: Decl
 
 
 def _skipped_field(experiment: DeclaredExperiment, id_hasher: IdHasher) -> str:
-    """Return the field of skipped events that shows whether there is anything to fill; "" if there always is."""
-    is_first_definition = experiment.definition_version == 1
-    return skipped_responses_field(experiment.name, id_hasher).decode() if is_first_definition else ""
+    """Return the field of skipped events that shows whether there is anything to fill.
+
+    Return "" if events were counted under an earlier number: these were not skipped.
+    """
+    return "" if experiment.superseded_numbers else skipped_responses_field(experiment.name, id_hasher).decode()
 
 
 def experiment_histories(

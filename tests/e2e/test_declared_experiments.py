@@ -28,6 +28,12 @@ from tests.support.replicas import (
 
 RESPONSES = 2_000
 THIRD = FIRST.replace("first", "third")
+DEFAULT_SECOND = """
+[[experiments]]
+name = "second"
+control = "control"
+variants = { control = 0.5, treatment = 0.5 }
+"""
 SMALLER_EFFECT = FIRST.replace("[experiments.grades]", "mde = 0.01\n[experiments.grades]")
 EXPONENTIAL = FIRST.replace("[experiments.grades]", 'gain = "exp2"\n[experiments.grades]')
 _SUCCESSFUL = "abmonitor_config_last_reload_successful"
@@ -187,6 +193,26 @@ def test_an_experiment_that_comes_back_after_it_was_archived_counts_all_events(r
     _assert_undisturbed(replicas, events, FIRST + SECOND, "first", "second")
     eventually("the archived number is deleted", lambda: not _leftovers(replicas.store, 2))
     _assert_undisturbed(replicas, events, FIRST + SECOND, "first", "second")
+
+
+@pytest.mark.timeout(200)
+def test_a_discovered_experiment_is_adopted_once_and_counts_all_its_events(replicas: Replicas) -> None:
+    """By one of the workers, while its events are arriving; another name is not adopted."""
+    events = simulated_events("first", "second", "third", responses=RESPONSES)
+    half = len(events) // 2
+    _start(replicas, f'{FIRST}\n[discover]\nauto_adopt = "sec*"\n')
+    replicas.send(events[:half]).join()
+    sender = replicas.send(events[half:])
+    _await_version(replicas, 2)
+    sender.join()
+    replicas.wait_until_applied(events)
+    declared_set = read_declared_set(replicas.store)
+    assert [(each.name, each.source) for each in declared_set.experiments] == [
+        ("first", "file"),
+        ("second", "discovered"),
+    ]
+    assert declared_set.version == 3, "adopted, and filled"
+    _assert_undisturbed(replicas, events, FIRST + DEFAULT_SECOND, "first", "second")
 
 
 @pytest.mark.timeout(200)

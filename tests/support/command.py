@@ -17,6 +17,26 @@ from typing import Any
 HASHED = {"ABMONITOR_STORE_USER_HASH_KEY": "a key for all stores, so that items have the same names and cells"}
 """For stores that are compared: each makes a key of its own otherwise."""
 
+SERVICE_SECTIONS = """
+[kafka]
+bootstrap_servers = "<bootstrap>"
+responses_topic = "<name>.responses"
+feedback_topic = "<name>.feedback"
+dead_letter_topic = "<name>.dead"
+group_id = "<name>"
+[store]
+url = "<store>"
+[http]
+port = <port>
+"""
+"""The sections of a service's configuration, with placeholders for `write_config`."""
+EXPERIMENT_TABLE = """
+[[experiments]]
+name = "NAME"
+control = "control"
+variants = { control = 0.5, treatment = 0.5 }
+"""
+
 _ROOT = Path(__file__).parents[2]
 _DEADLINE_S = 60.0
 

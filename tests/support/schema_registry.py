@@ -116,7 +116,7 @@ class _Content:
                 base64.b64decode(schema.text, validate=True)
             else:
                 json.loads(schema.text)
-        except Exception as error:
+        except Exception as error:  # fastavro documents no exceptions
             raise _RegistryError(422, 42201, f"Invalid schema: {error}") from error
         return schema
 

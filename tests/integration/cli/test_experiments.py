@@ -20,36 +20,26 @@ from monitor.state import BackfillState, ShardedStore, join_store, read_declared
 from tests.servers.kafka import KafkaBroker
 from tests.servers.process import free_port
 from tests.servers.redis import RedisServer
-from tests.support.command import ab_monitor, eventually, get, service, write_config
+from tests.support.command import (
+    EXPERIMENT_TABLE,
+    SERVICE_SECTIONS,
+    ab_monitor,
+    eventually,
+    get,
+    service,
+    write_config,
+)
 from tests.support.http_client import ask
 from tests.unit.events.test_decoding import RESPONSE
 
-BASE = """
-experiments = []
-[kafka]
-bootstrap_servers = "<bootstrap>"
-responses_topic = "<name>.responses"
-feedback_topic = "<name>.feedback"
-dead_letter_topic = "<name>.dead"
-group_id = "<name>"
-[store]
-url = "<store>"
-[http]
-port = <port>
-"""
-TABLE = """
-[[experiments]]
-name = "NAME"
-control = "control"
-variants = { control = 0.5, treatment = 0.5 }
-"""
+BASE = "experiments = []" + SERVICE_SECTIONS
 SLASHED = "search/é 1"
 TOKEN = "a-token-of-some-length"
 
 
 def table(name: str, further: str = "") -> str:
     """Return the declaration of an experiment."""
-    return TABLE.replace("NAME", name) + further
+    return EXPERIMENT_TABLE.replace("NAME", name) + further
 
 
 class Team:

@@ -12,29 +12,19 @@ import pytest
 from tests.servers.kafka import KafkaBroker
 from tests.servers.process import free_port
 from tests.servers.redis import RedisServer
-from tests.support.command import ab_monitor, eventually, get, service
+from tests.support.command import (
+    EXPERIMENT_TABLE,
+    SERVICE_SECTIONS,
+    ab_monitor,
+    eventually,
+    get,
+    service,
+    write_config,
+)
 from tests.support.http_client import Answer, ask
 
 _TOKEN = "a-token-of-some-length"
 _HEADERS = {"Authorization": f"Bearer {_TOKEN}"}
-_BASE = """
-[kafka]
-bootstrap_servers = "<bootstrap>"
-responses_topic = "<name>.responses"
-feedback_topic = "<name>.feedback"
-dead_letter_topic = "<name>.dead"
-group_id = "<name>"
-[store]
-url = "<store>"
-[http]
-port = <port>
-"""
-_EXPERIMENT = """
-[[experiments]]
-name = "NAME"
-control = "control"
-variants = { control = 0.5, treatment = 0.5 }
-"""
 
 
 class _Worker:
@@ -45,18 +35,15 @@ class _Worker:
         name, self.port = f"reload-{random.randrange(1 << 40):x}", free_port()
         for topic in ("responses", "feedback", "dead"):
             broker.create_topic(f"{name}.{topic}", 1)
-        text = _BASE
-        values = {"bootstrap": broker.bootstrap, "name": name, "store": store.url, "port": str(self.port)}
-        for placeholder, value in values.items():
-            text = text.replace(f"<{placeholder}>", value)
+        values = [("bootstrap", broker.bootstrap), ("name", name), ("store", store.url), ("port", str(self.port))]
         directory.mkdir()
-        (directory / "service.toml").write_text(text)
+        write_config(directory / "service.toml", SERVICE_SECTIONS, values)
         self.directory = directory
         self.write_experiment("ranker")
 
     def write_experiment(self, name: str, further: str = "") -> None:
         """Write a file with one experiment."""
-        (self.directory / f"{name}.toml").write_text(_EXPERIMENT.replace("NAME", name) + further)
+        (self.directory / f"{name}.toml").write_text(EXPERIMENT_TABLE.replace("NAME", name) + further)
 
     def is_ready(self) -> bool:
         """Return whether the service is ready."""
@@ -111,7 +98,8 @@ def test_a_running_service_reads_changed_files_and_keeps_its_experiments_if_they
         message = "experiments.second.alpha: got 9, expected a number from 1e-06 to 0.25 (line 6 of second.toml)"
         assert (answer.status, answer.body.decode()) == (422, f"{message}\n")
         assert worker.metric(successful) == 0
-        assert worker.is_ready()
+        ready = get(f"http://127.0.0.1:{worker.port}/-/ready")
+        assert ready == (200, f"ready\nthe configuration was rejected: {message}\n")
 
         worker.write_experiment("second", "alpha = 0.1\n")
         process.send_signal(signal.SIGHUP)

@@ -191,7 +191,7 @@ class Deployment:
         def run() -> None:
             try:
                 worker.run()
-            except BaseException as error:
+            except BaseException as error:  # raised again, and reported to the test
                 errors.append(error)
                 raise
 

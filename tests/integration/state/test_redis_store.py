@@ -1191,6 +1191,20 @@ class TestExpiredRows:
         # As one that is only about students, on a shard that has not the responses.
         assert other_store.commit(Commit(position_updates=commit.position_updates)) == "expired"
 
+    def test_students_of_an_archived_experiment_are_deleted_at_once_and_its_sums_stay(
+        self, store_server: RedisServer
+    ) -> None:
+        """No worker counts its events any more."""
+        bench = StoreBench(store_server)
+        bench.apply([[make_response(1, START), make_rating(1, START + 1), make_response(2, START + HOUR)]])
+        before = dump(bench.first_shard)
+        _, store = bench.connect_engine()
+        students = store.keys.student_row_prefix(bench.experiment_number) + b"*"
+        assert len(list(store.client.scan_iter(students))) == 2
+        RetentionCleaner(store, [], archived=[bench.experiment_number]).clean(WatermarkTracker({}))
+        assert list(store.client.scan_iter(students)) == []
+        assert dump(bench.first_shard) == before
+
     def test_rows_of_an_experiment_that_is_no_longer_configured_expire(self, store_server: RedisServer) -> None:
         """The store keeps the horizon of the experiment."""
         bench = StoreBench(store_server)

@@ -206,3 +206,25 @@ def test_an_archived_experiment_comes_back_with_its_dropped_variants() -> None:
     assert again is not None
     assert sorted(again.settings.variants) == ["control", "late", "treatment"]
     assert again.definition_since_ms == 6
+
+
+def test_numbers_that_are_archived_before_they_are_filled_stay_marked_as_incomplete() -> None:
+    """Unless a complete definition is shown instead."""
+    added = _file_set(OLD, NEW, current=_file_set(OLD), at_ms=2)
+    archived = _file_set(OLD, current=added, at_ms=3).find("new")
+    assert archived is not None
+    assert (archived.is_filling, archived.archived_ms) == (True, 3)
+    redefined = _file_set(replace(OLD, gain="exp2"), NEW, current=_file_set(OLD, NEW), at_ms=2)
+    complete = _file_set(NEW, current=redefined, at_ms=3).find("old")
+    assert complete is not None
+    assert (complete.is_filling, complete.number, complete.superseded_numbers) == (False, 1, (3,))
+
+
+def test_the_number_of_variants_is_limited_with_those_that_were_dropped() -> None:
+    """A variant is stored in a byte."""
+    many = {f"v{number}": 1 / 200 for number in range(200)}
+    current = _file_set(replace(OLD, control="v0", variants=many))
+    others = {"v0": 0.5} | {f"w{number}": 1 / 200 for number in range(100)}
+    for archived in (current, _file_set(NEW, current=current, at_ms=2)):
+        with pytest.raises(UsageError, match="300 variants with the dropped ones, expected at most 255"):
+            _file_set(replace(OLD, control="v0", variants=others), current=archived, at_ms=3)
