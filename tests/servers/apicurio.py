@@ -4,35 +4,28 @@ from __future__ import annotations
 
 import http.client
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from tests.servers.process import Process, free_port, need
+from tests.support.fetched import fetched, run
 
 _ARTIFACT = "io.apicurio:apicurio-registry-app:3.0.9:tar.gz:all"
 """The last version that runs on Java 17."""
-_CACHE = Path(__file__).parents[2] / ".cache"
 _PATH = "/apis/ccompat/v7"
 
 
 def _jars() -> Path:
     """Return the directory of the registry's jars, fetched by Maven once."""
     maven = need("mvn", "maven")
-    target = _CACHE / f"apicurio-{_ARTIFACT.split(':')[2]}"
-    if not (target / "complete").exists():
-        shutil.rmtree(target, ignore_errors=True)
-        target.mkdir(parents=True)
-        subprocess.run(
-            [maven, "-q", "-B", "dependency:unpack", f"-Dartifact={_ARTIFACT}", f"-DoutputDirectory={target}"],
-            check=True,
-            cwd=target,
-            stdin=subprocess.DEVNULL,
-        )
-        (target / "complete").touch()
-    return target
+
+    def fetch(folder: Path) -> None:
+        goal = ("dependency:unpack", f"-Dartifact={_ARTIFACT}", f"-DoutputDirectory={folder}")
+        run(maven, "-q", "-B", *goal, within=folder)
+
+    return fetched(f"apicurio-{_ARTIFACT.split(':')[2]}", fetch)
 
 
 class ApicurioRegistry:

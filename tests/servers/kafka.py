@@ -20,9 +20,9 @@ from kafka.errors import KafkaError
 
 from tests.servers.process import Process, answers, free_port, need
 from tests.support.command import eventually
+from tests.support.fetched import fetched, run
 
 _POM = Path(__file__).with_name("kafka.xml")
-_CACHE = Path(__file__).parents[2] / ".cache"
 _SETTINGS = """
 process.roles=broker,controller
 node.id=1
@@ -48,19 +48,12 @@ def jars() -> Path:
     java, maven = need("java", "openjdk-17-jdk-headless"), need("mvn", "maven")
     assert java
     digest = hashlib.sha256(_POM.read_bytes()).hexdigest()[:12]
-    target = _CACHE / f"kafka-{digest}"
-    if not (target / "complete").exists():
-        shutil.rmtree(target, ignore_errors=True)
-        target.mkdir(parents=True)
-        goal = "dependency:copy-dependencies"
-        subprocess.run(
-            [maven, "-q", "-B", "-f", str(_POM), goal, f"-DoutputDirectory={target}", "-DincludeScope=runtime"],
-            check=True,
-            cwd=target,
-            stdin=subprocess.DEVNULL,
-        )
-        (target / "complete").touch()
-    return target
+
+    def fetch(folder: Path) -> None:
+        goal = ("dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DincludeScope=runtime")
+        run(maven, "-q", "-B", "-f", str(_POM), *goal, within=folder)
+
+    return fetched(f"kafka-{digest}", fetch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import subprocess
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import jsonschema
 
 from tests.servers.process import need
+from tests.support.fetched import fetched, run
 
 JSON = dict[str, Any]
 VERSIONS = ("10", "13")
@@ -32,29 +32,21 @@ _LATER = {"10": {"stat": {"percentChangeColorMode"}}, "13": {}}
 """Options that newer versions require and older ones ignore, by version and panel."""
 
 
-def _run(*command: str, within: Path) -> None:
-    done = subprocess.run(
-        command, cwd=within, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=240
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)}:\n{done.stdout}{done.stderr}")
-
-
 @cache
 def model(version: str) -> JSON:
     """Return the schema of `Model` in grafana-VERSION.ts, closed to what the types do not name."""
     node, npm = need("node", "nodejs"), need("npm", "npm")
     files = sorted(_SOURCES.iterdir())
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
-    place = _ROOT / ".cache" / f"grafana-schema-{digest}"
-    if not (place / "complete").exists():
-        shutil.rmtree(place, ignore_errors=True)
-        shutil.copytree(_SOURCES, place)
-        _run(npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", within=place)
+
+    def fetch(folder: Path) -> None:
+        shutil.copytree(_SOURCES, folder, dirs_exist_ok=True)
+        run(npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", within=folder)
         for each in VERSIONS:
             project = ("--path", f"grafana-{each}.ts", "--tsconfig", f"tsconfig-{each}.json")
-            _run(node, _GENERATOR, *project, "--type", "Model", "--expose", "none", "-o", f"{each}.json", within=place)
-        (place / "complete").touch()
+            run(node, _GENERATOR, *project, "--type", "Model", "--expose", "none", "-o", f"{each}.json", within=folder)
+
+    place = fetched(f"grafana-schema-{digest}", fetch)
     schema: JSON = json.loads((place / f"{version}.json").read_text(encoding="utf-8"))
     return schema
 
