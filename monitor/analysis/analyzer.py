@@ -163,8 +163,8 @@ def _collect_evidence(
 ) -> VerdictEvidence:
     """Return the evidence from which the verdict on a treatment is decided."""
     plan, stored_students = view.plan, view.stored_students
-    experiment, population = plan.experiment, plan.experiment.decision.population
-    other_population: Population = "all" if population == "rated" else "rated"
+    experiment = plan.experiment
+    population, other_population = experiment.population_of(experiment.primary), experiment.other_population
     primary_estimates, theta = _estimate_primary(view, treatment, population)
     undefined_share, undefined_as_zero = _estimate_undefined(view, treatment, population)
     variant_records = stored_students.variant_records.values()
@@ -194,8 +194,11 @@ def _collect_evidence(
         rejected_share=stored_students.rejected_share,
         skipped_events=stored_students.skipped_events,
         data_quality=stored_students.data_quality,
-        other_population=_estimate_primary(view, treatment, other_population)[0],
-        rated_share=_estimate_closed(view, treatment, RATED_SHARE_METRIC, population),
+        lower_is_better=experiment.find_metric(experiment.primary).lower_is_better,
+        other_population=None if other_population is None else _estimate_primary(view, treatment, other_population)[0],
+        rated_share=_estimate_closed(view, treatment, RATED_SHARE_METRIC)
+        if experiment.find_metric(experiment.primary).depends_on_feedback
+        else None,
         undefined_share=undefined_share,
         undefined_as_zero=undefined_as_zero,
         late_arrivals=_estimate_late_arrivals(view, treatment),
@@ -203,15 +206,19 @@ def _collect_evidence(
         if len(view.phase_counts) > 1
         else EstimatePair(live_estimates[experiment.control][index], live_estimates[treatment][index]),
         guardrails=tuple(
-            GuardrailEvidence(guardrail, _estimate_closed(view, treatment, guardrail.name, population))
+            GuardrailEvidence(guardrail, _estimate_closed(view, treatment, guardrail.name))
             for guardrail in plan.guardrails
         ),
         diagnostics=tuple(
             DiagnosticMetric(
-                name, plan.metric_mde(name), _estimate_closed(view, treatment, name, population), plan.max_means[name]
+                metric.name,
+                plan.metric_mde(metric.name),
+                _estimate_closed(view, treatment, metric.name),
+                plan.max_means[metric.name],
+                metric.lower_is_better,
             )
-            for name in plan.metric_names
-            if name != experiment.primary
+            for metric in experiment.metrics
+            if metric.name != experiment.primary
         ),
         max_value=plan.max_means[experiment.primary],
         history=stored_students.history,
@@ -219,8 +226,13 @@ def _collect_evidence(
     )
 
 
-def _estimate_closed(view: CohortView, treatment: str, metric: str, population: Population) -> EstimatePair:
-    """Return the estimates of control and treatment over closed cohorts, for a metric or a guardrail metric."""
+def _estimate_closed(
+    view: CohortView, treatment: str, metric: str, population: Population | None = None
+) -> EstimatePair:
+    """Return the estimates of control and treatment over closed cohorts, for a metric or a guardrail metric.
+
+    `population` is by default the one over which the metric is judged.
+    """
     statistics = (
         view.closed_statistics(variant, metric, population) for variant in (view.plan.experiment.control, treatment)
     )
@@ -295,7 +307,10 @@ def _covariate_strata(
 def _describe_adjustment(view: CohortView, treatment: str, theta: float) -> CupedAdjustment:
     """Return the adjustment, with the unadjusted estimates and the variants' estimates from before the experiment."""
     plan = view.plan
-    population = plan.experiment.decision.population
+    population, other_population = (
+        plan.experiment.population_of(plan.experiment.primary),
+        plan.experiment.other_population,
+    )
     strata = [(stratum[plan.experiment.control], stratum[treatment]) for stratum in _covariate_strata(view, population)]
 
     def estimate(
@@ -305,12 +320,13 @@ def _describe_adjustment(view: CohortView, treatment: str, theta: float) -> Cupe
             *estimate_stratified([(statistic_of(*control), statistic_of(*treated)) for control, treated in strata])
         )
 
-    other_population: Population = "all" if population == "rated" else "rated"
     return CupedAdjustment(
         theta=theta,
         students=sum(covariates.units for pair in strata for _, covariates in pair),
         unadjusted=_estimate_closed(view, treatment, plan.experiment.primary, population),
-        unadjusted_other_population=_estimate_closed(view, treatment, plan.experiment.primary, other_population),
+        unadjusted_other_population=None
+        if other_population is None
+        else _estimate_closed(view, treatment, plan.experiment.primary, other_population),
         covariate=estimate(
             lambda _, covariates: SampleMeanStatistic(
                 covariates.units, covariates.covariate_total, covariates.covariate_sum_of_squares

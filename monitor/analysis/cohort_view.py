@@ -222,8 +222,13 @@ class CohortView:
         """Variant → the sum of the variant's closed cohort records in each phase."""
         return self.sum_records(self.closed_days)
 
-    def closed_statistics(self, variant: str, metric: str, population: Population) -> list[SampleMeanStatistic]:
-        """Return a variant's sums over closed students of a metric or guardrail metric in each phase."""
+    def closed_statistics(
+        self, variant: str, metric: str, population: Population | None = None
+    ) -> list[SampleMeanStatistic]:
+        """Return a variant's sums over closed students of a metric or guardrail metric in each phase.
+
+        `population` is by default the one over which the metric is judged.
+        """
         return [self.plan.closed_statistic(record, metric, population) for record in self.closed_records[variant]]
 
     def closed_students_per_day(self, variant: str) -> float:

@@ -14,7 +14,6 @@ from monitor.config import (
     RETURN_DAYS_METRIC,
     ExperimentSettings,
     Population,
-    is_proportion,
 )
 from monitor.metrics import FIXED_POINT_SCALE, IntArray, RecordLayout, Scorer
 from monitor.stats import (
@@ -22,7 +21,6 @@ from monitor.stats import (
     Guardrail,
     SampleMeanStatistic,
     closed_activity_statistic,
-    closed_guardrail_statistic,
     closed_metric_statistic,
     closed_rated_share_statistic,
     split_alpha,
@@ -100,10 +98,9 @@ class AnalysisPlan:
         self.layout = RecordLayout.for_experiment(experiment)
         self.metric_names = [metric.name for metric in experiment.metrics]
         self.phases = list_allocation_phases(experiment)
-        bounds = Scorer.for_experiment(experiment).bounds()
-        self.max_means = {
-            name: bound / FIXED_POINT_SCALE for name, bound in zip(self.metric_names, bounds, strict=True)
-        }
+        ranking_bounds = [bound / FIXED_POINT_SCALE for bound in Scorer.for_experiment(experiment).bounds()]
+        bounds = [*ranking_bounds, *(metric.most for metric in experiment.answer_metrics)]
+        self.max_means = dict(zip(self.metric_names, bounds, strict=True))
         """Metric → the largest possible mean of a student."""
         allocated_variants = {name for phase in self.phases for name, share in phase.intended_shares.items() if share}
         self.treatments = [
@@ -132,7 +129,9 @@ class AnalysisPlan:
             for guardrail in decision.guardrails
         ]
         primary_index = self.metric_names.index(experiment.primary)
-        self.unit_count_index = self.layout.cohort_units_index(primary_index, decision.population)
+        self.unit_count_index = self.layout.cohort_units_index(
+            primary_index, experiment.population_of(experiment.primary)
+        )
         """Index in a cohort's record of the number of students with a mean of the primary metric."""
 
     def common_phases(self, treatment: str) -> list[AllocationPhase]:
@@ -144,19 +143,20 @@ class AnalysisPlan:
         """Return the MDE of a metric: the MDE of the primary metric, scaled by the ratio of the largest means."""
         return self.criteria.mde * self.max_means[metric] / self.max_means[self.experiment.primary]
 
-    def closed_statistic(self, record: IntArray, metric: str, population: Population) -> SampleMeanStatistic:
+    def closed_statistic(
+        self, record: IntArray, metric: str, population: Population | None = None
+    ) -> SampleMeanStatistic:
         """Return the sums over students of a metric or of a guardrail metric, from the sum of closed cohorts' records.
 
-        Sums of guardrail metrics are over all responses, whatever the population.
+        `population` is by default the one over which the metric is judged.
         """
-        guardrail_metrics, activity_metrics = self.experiment.guardrail_only_metrics, self.experiment.activity_metrics
+        activity_metrics = self.experiment.activity_metrics
         if metric == RATED_SHARE_METRIC:
             return closed_rated_share_statistic(record, self.layout)
-        if metric in guardrail_metrics:
-            return closed_guardrail_statistic(record, self.layout, guardrail_metrics.index(metric))
         if metric in activity_metrics:
             return closed_activity_statistic(record, self.layout, activity_metrics.index(metric))
-        return closed_metric_statistic(record, self.layout, self.metric_names.index(metric), population)
+        index = self.metric_names.index(metric)
+        return closed_metric_statistic(record, self.layout, index, population or self.experiment.population_of(metric))
 
     def _max_mean(self, metric: str) -> float | None:
         """Return the largest possible mean of a student for a guardrail's metric; None without a bound."""
@@ -164,4 +164,4 @@ class AnalysisPlan:
             return None
         if metric == RETURN_DAYS_METRIC:
             return float(self.experiment.exposure_days - 1)
-        return 1.0 if is_proportion(metric) else self.max_means[metric]
+        return 1.0 if metric == RATED_SHARE_METRIC else self.max_means[metric]

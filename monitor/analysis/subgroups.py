@@ -83,7 +83,8 @@ def _compare_subgroups(
     view: CohortView, treatment: str, subgroups: Mapping[str, tuple[int, Mapping[str, Sequence[IntArray]]]]
 ) -> tuple[SegmentComparison, ...]:
     """Return the comparison within each subgroup, given as (subgroup's index in records, variant → record by phase)."""
-    plan, population = view.plan, view.plan.experiment.decision.population
+    plan = view.plan
+    population = plan.experiment.population_of(plan.experiment.primary)
     estimates = {
         name: estimate_stratified(
             [

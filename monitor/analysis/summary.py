@@ -46,12 +46,12 @@ class MetricSummary(msgspec.Struct, frozen=True):
     count: int
     """Rated responses for which the metric is defined."""
     undefined: int
-    """Rated responses for which the metric is undefined."""
+    """Rated responses (of an answer metric: responses) for which the metric is undefined."""
     sum: float
     mean: float | None
-    """Over the rated responses for which the metric is defined."""
+    """Over the responses for which the metric is defined."""
     mean_over_all: float | None
-    """Over all responses, with unrated responses counted as 0."""
+    """Over all responses, with unrated responses counted as 0; `mean` for an answer metric."""
     variance: float | None
     """Sample variance over the rated responses for which the metric is defined."""
     decayed: Mapping[str, DecayedMean]

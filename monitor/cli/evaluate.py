@@ -13,7 +13,7 @@ from typing import Final, Literal
 from monitor.cli.command_io import load_command_settings, write_result
 from monitor.cli.event_files import EVENT_FILES_HELP, open_event_files
 from monitor.clock import wall_clock
-from monitor.config import MAX_GAIN, ExperimentSettings, MetricSpec, Settings, parse_metric_specs
+from monitor.config import MAX_GAIN, ExperimentSettings, MetricSpec, Settings, parse_ranking_metrics
 from monitor.errors import InputRejected, UsageError
 from monitor.export import print_json, stdout_console
 from monitor.metrics import DISCOUNT_NAMES, GAIN_NAMES
@@ -210,11 +210,11 @@ def _select_definitions(arguments: argparse.Namespace, settings: ExperimentSetti
         if gain not in available_gains:
             raise UsageError(f"--gain: got {gain!r}, expected one of {', '.join(available_gains)} for {settings.name}")
     if arguments.metrics is None:
-        cuts = dict.fromkeys(metric.k for metric in settings.metrics)
+        cuts = dict.fromkeys(metric.k for metric in settings.ranking_metrics)
         default_metrics = [MetricSpec(f"{measure}@{k}", measure, k) for k in cuts for measure in _DEFAULT_MEASURES]
-        metrics = (*default_metrics, *(metric for metric in settings.metrics if metric not in default_metrics))
+        metrics = (*default_metrics, *(metric for metric in settings.ranking_metrics if metric not in default_metrics))
     else:
-        metrics = parse_metric_specs("--metrics", arguments.metrics.split(","))
+        metrics = parse_ranking_metrics("--metrics", arguments.metrics.split(","))
     return build_definition_grid(
         metrics, arguments.gain or available_gains, arguments.discount or DISCOUNT_NAMES, arguments.ideal or IDEALS
     )

@@ -3,7 +3,8 @@
 - `settings`: the frozen records. `loading`: `load_settings`, which reads the files and the environment;
   `config_files`: the files as one document; `line_numbers`: the lines of its keys
 - `config_watcher`: reloads changed files in a running service
-- `experiment_tables`, `criteria`: parsers of an experiment's table. `definitions`: the settings that sums depend on
+- `experiment_tables`, `metric_tables`, `criteria`: parsers of an experiment's table
+- `definitions`: the settings that sums depend on
 - `sources`, `paths`: parsers of `[[kafka.sources]]` and of its paths
 - `running_changes`: what a changed configuration changes in a running experiment
 - `digest`: a digest of all settings. `declared_set`: the versioned set of declared experiments
@@ -36,8 +37,9 @@ from monitor.config.declared_set import (
 )
 from monitor.config.definitions import aggregate_definitions, definition_differences, describe_duration
 from monitor.config.digest import config_digest, experiments_digest, mapping_digest
-from monitor.config.experiment_tables import MAX_GAIN, MAX_NAME_LENGTH, experiment_warnings, is_name, parse_metric_specs
+from monitor.config.experiment_tables import MAX_GAIN, MAX_NAME_LENGTH, experiment_warnings, is_name
 from monitor.config.loading import load_settings, parse_declarations, parse_settings
+from monitor.config.metric_tables import parse_ranking_metrics
 from monitor.config.paths import Lookup, Path, Step, member_text
 from monitor.config.running_changes import (
     ChangeKind,
@@ -47,7 +49,7 @@ from monitor.config.running_changes import (
 )
 from monitor.config.settings import (
     ACTIVITY_METRICS,
-    FEEDBACK_METRIC_PREFIX,
+    EMPTY_METRIC,
     LATENCY_ABOVE_PREFIX,
     LATENCY_METRIC,
     NO_CATEGORY,
@@ -55,6 +57,7 @@ from monitor.config.settings import (
     RATED_SHARE_METRIC,
     RESPONSES_METRIC,
     RETURN_DAYS_METRIC,
+    SHARE_PREFIX,
     AllocationSettings,
     DecaySpec,
     DecisionSettings,
@@ -91,7 +94,7 @@ from monitor.config.values import parse_choice, parse_instant_ms, parse_integer,
 
 __all__ = [
     "ACTIVITY_METRICS",
-    "FEEDBACK_METRIC_PREFIX",
+    "EMPTY_METRIC",
     "LATENCY_ABOVE_PREFIX",
     "LATENCY_METRIC",
     "MAX_GAIN",
@@ -101,6 +104,7 @@ __all__ = [
     "RATED_SHARE_METRIC",
     "RESPONSES_METRIC",
     "RETURN_DAYS_METRIC",
+    "SHARE_PREFIX",
     "AllocationSettings",
     "ChangeKind",
     "ConfigWatcher",
@@ -172,7 +176,7 @@ __all__ = [
     "parse_declarations",
     "parse_instant_ms",
     "parse_integer",
-    "parse_metric_specs",
+    "parse_ranking_metrics",
     "parse_settings",
     "read_lines",
     "rebuilt_set",

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, get_args
 
 from monitor.clock import DAY_MS
+from monitor.config.metric_tables import ANSWER_FORMATS, MAX_LATENCY_MS, parse_answer_metric
 from monitor.config.settings import (
     ACTIVITY_METRICS,
-    FEEDBACK_METRIC_PREFIX,
     LATENCY_ABOVE_PREFIX,
     LATENCY_METRIC,
     RATED_SHARE_METRIC,
@@ -49,14 +48,11 @@ _MAX_RELATIVE_MARGIN: Final = 1.0
 _MAX_DAYS: Final = 365.0
 _MAX_ALLOCATIONS: Final = 100
 _MAX_GUARDRAILS: Final = 20
-_MAX_LATENCY_MS: Final = 86_400_000.0
-_MAX_KIND_LENGTH: Final = 64
-_THRESHOLD_MS: Final = re.compile("[1-9][0-9]{0,7}")
 
 
 def parse_decision(table: Mapping[str, Any], experiment_key: str, experiment: ExperimentSettings) -> DecisionSettings:
     """Return the criteria of an experiment's table; raises the errors of all wrong values."""
-    max_effect = _max_effect(experiment.primary)
+    max_effect = _max_effect(experiment.primary, experiment)
     parsers: dict[str, Callable[[str, Any], Any]] = {
         "mde": partial(parse_number, minimum=_MIN_EFFECT, maximum=max_effect),
         "margin": partial(parse_number, minimum=0.0, maximum=max_effect),
@@ -73,6 +69,8 @@ def parse_decision(table: Mapping[str, Any], experiment_key: str, experiment: Ex
         if name in table
     }
     problems.raise_errors()
+    if "guardrails" not in table and not any(metric.depends_on_feedback for metric in experiment.metrics):
+        values["guardrails"] = ()  # Without feedback there is no share of rated responses to guard.
     return DecisionSettings(**values)
 
 
@@ -103,13 +101,16 @@ def _find_doubtful_criteria(experiment: ExperimentSettings) -> Iterator[str]:
             )
 
 
-def _max_effect(metric: str) -> float:
-    """Return a bound of the effect on a metric: 1 for shares, a day for latencies, otherwise the largest gain.
+def _max_effect(metric: str, experiment: ExperimentSettings) -> float:
+    """Return a bound of the effect on a metric: 1 for shares, the range of answer metrics, or the largest gain.
 
     The bound of an unknown metric, "", is the largest.
     """
     if metric in (LATENCY_METRIC, ""):
-        return _MAX_LATENCY_MS
+        return MAX_LATENCY_MS
+    for answer_metric in experiment.answer_metrics:
+        if answer_metric.name == metric:
+            return answer_metric.most - answer_metric.least
     return 1.0 if is_proportion(metric) or metric.partition("@")[0] in _MEASURES_UP_TO_1 else _MAX_EFFECT
 
 
@@ -199,47 +200,39 @@ def _parse_guardrail(key: str, table: Mapping[str, Any], experiment: ExperimentS
         problems.errors.append(
             ConfigError(f"{key}.relative_margin", table["relative_margin"], "margin or relative_margin")
         )
-    name, max_margin = ("relative_margin", _MAX_RELATIVE_MARGIN) if is_relative else ("margin", _max_effect(metric))
+    name, max_margin = (
+        ("relative_margin", _MAX_RELATIVE_MARGIN) if is_relative else ("margin", _max_effect(metric, experiment))
+    )
     margin = read(partial(parse_number, minimum=_MIN_EFFECT, maximum=max_margin), name, 0.0)
-    timeout_ms = read(partial(_parse_timeout_ms, metric=metric), "timeout_ms", None)
+    timeout_ms = read(partial(_parse_timeout_ms, metric=metric, experiment=experiment), "timeout_ms", None)
     problems.raise_errors()
     return GuardrailSettings(metric, direction, margin, timeout_ms, is_relative)
 
 
-def _parse_timeout_ms(key: str, value: object, metric: str) -> float | None:
+def _parse_timeout_ms(key: str, value: object, metric: str, experiment: ExperimentSettings) -> float | None:
     if value is None:
         return None
     if metric not in (LATENCY_METRIC, ""):
         raise ConfigError(key, value, f"no timeout_ms, because only a guardrail on {LATENCY_METRIC} has one")
-    return parse_number(key, value, 1.0, _MAX_LATENCY_MS)
+    timeout_ms = parse_number(key, value, 1.0, MAX_LATENCY_MS)
+    for answer_metric in experiment.answer_metrics:
+        if answer_metric.name == metric and timeout_ms > answer_metric.most:
+            raise ConfigError(key, value, f"at most {answer_metric.most:g}, where latencies are capped (ranges)")
+    return timeout_ms
 
 
 def _parse_guardrail_metric(key: str, value: object, experiment: ExperimentSettings) -> str:
-    """Return a guardrail's metric: one of the experiment, a kind of feedback, declared or not, or slow responses.
+    """Return a guardrail's metric: a metric of the experiment, an answer metric, or one that is a guardrail only.
 
     An experiment without metrics, because the metrics are wrong, may have any metric.
     """
-    if isinstance(value, str) and value.startswith(FEEDBACK_METRIC_PREFIX):
-        kind = value.removeprefix(FEEDBACK_METRIC_PREFIX)
-        if not 0 < len(kind) <= _MAX_KIND_LENGTH or kind[0] == "+":
-            raise ConfigError(
-                key,
-                value,
-                f"{FEEDBACK_METRIC_PREFIX}KIND, with a kind of 1 to {_MAX_KIND_LENGTH} characters, the first not +",
-            )
-        return value
-    if isinstance(value, str) and value.startswith(LATENCY_ABOVE_PREFIX):
-        threshold = value.removeprefix(LATENCY_ABOVE_PREFIX)
-        if _THRESHOLD_MS.fullmatch(threshold) is None or int(threshold) > _MAX_LATENCY_MS:
-            raise ConfigError(
-                key, value, f"{LATENCY_ABOVE_PREFIX}T, with T in whole milliseconds from 1 to {_MAX_LATENCY_MS:.0f}"
-            )
-        return value
+    metric = parse_answer_metric(key, value) if isinstance(value, str) else None
+    if metric is not None:
+        return metric.name
     if not experiment.metrics and isinstance(value, str) and "@" in value:
         return value
-    names = [metric.name for metric in experiment.metrics]
-    patterns = (f"{FEEDBACK_METRIC_PREFIX}KIND", f"{LATENCY_ABOVE_PREFIX}T")
-    metric = parse_choice(key, value, (*names, RATED_SHARE_METRIC, LATENCY_METRIC, *ACTIVITY_METRICS, *patterns))
-    if metric == RETURN_DAYS_METRIC and experiment.exposure_days == 1:
-        raise ConfigError(key, metric, "exposure_days of at least 2, so that students can return")
-    return metric
+    names = [metric.name for metric in experiment.metrics if metric.is_ranking]
+    choice = parse_choice(key, value, (*names, RATED_SHARE_METRIC, *ACTIVITY_METRICS, *ANSWER_FORMATS))
+    if choice == RETURN_DAYS_METRIC and experiment.exposure_days == 1:
+        raise ConfigError(key, choice, "exposure_days of at least 2, so that students can return")
+    return choice

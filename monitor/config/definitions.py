@@ -18,12 +18,11 @@ def aggregate_definitions(experiment: ExperimentSettings) -> dict[str, Any]:
     """Return the settings that the stored aggregates of an experiment depend on, as JSON.
 
     These settings are left out because they concern only display, decisions or retention: control, shares,
-    allowed_lateness, retention, `DriftSettings`, `DecisionSettings`. Exceptions are the guardrail metrics with separate
-    sums, and the primary metric if some sums are only of that metric.
+    allowed_lateness, retention, `DriftSettings`, `DecisionSettings`. Exceptions are the metrics of guardrails, and the
+    primary metric if some sums are only of that metric.
     """
     gain, pre_period_ms = experiment.gain, experiment.pre_period_ms
     return {
-        **({"watched": list(experiment.guardrail_only_metrics)} if experiment.guardrail_only_metrics else {}),
         **({"activity": list(experiment.activity_metrics)} if experiment.activity_metrics else {}),
         **({"unit": experiment.unit} if experiment.unit != "user" else {}),
         **({"primary": experiment.primary} if _depends_on_primary(experiment) else {}),
@@ -31,6 +30,7 @@ def aggregate_definitions(experiment: ExperimentSettings) -> dict[str, Any]:
         **({"pre_period_ms": pre_period_ms} if pre_period_ms else {}),
         "variants": sorted(experiment.variants),
         "metrics": [metric.name for metric in experiment.metrics],
+        **_answer_metric_definitions(experiment),
         "gain": gain
         if isinstance(gain, str)
         else {repr(grade).removesuffix(".0"): gain[grade] for grade in sorted(gain)},
@@ -51,6 +51,18 @@ def aggregate_definitions(experiment: ExperimentSettings) -> dict[str, Any]:
         "starts_at_ms": experiment.starts_at_ms,
         "ends_at_ms": experiment.ends_at_ms,
     }
+
+
+def _answer_metric_definitions(experiment: ExperimentSettings) -> dict[str, Any]:
+    """Return the settings that only sums of answer metrics depend on, as JSON."""
+    metrics = experiment.answer_metrics
+    definitions: dict[str, Any] = {
+        "ranges": {metric.name: [metric.least, metric.most] for metric in metrics if metric.most != 1 or metric.least},
+        "silence": {metric.name: metric.silence for metric in metrics if metric.silence is not None},
+        "exclusive_kinds": sorted(sorted(group) for group in experiment.exclusive_kinds),
+        "additive_kinds": sorted(experiment.additive_kinds),
+    }
+    return {key: value for key, value in definitions.items() if value}
 
 
 def _depends_on_primary(experiment: ExperimentSettings) -> bool:
@@ -99,7 +111,8 @@ def _describe_difference(setting: str, definition: str, stored: Any, configured:
             for key in sorted({*stored, *configured})
             if stored.get(key) != configured.get(key)
         ]
-    if isinstance(stored, list) and isinstance(configured, list) and set(stored) != set(configured):
+    is_list = definition in _LISTS_OF_NAMES and isinstance(stored, list) and isinstance(configured, list)
+    if is_list and set(stored) != set(configured):
         removed = [str(member) for member in stored if member not in configured]
         added = [str(member) for member in configured if member not in stored]
         changes = [f"the file lacks {', '.join(removed)}"] if removed else []
@@ -142,8 +155,8 @@ def _describe_item_value(key: str, value: Any) -> str:
     return describe_value(value)
 
 
+_LISTS_OF_NAMES: Final = {"activity", "variants", "metrics", "categories", "decay"}
 _SETTING_NAMES: Final = {
-    "watched": "guardrails",
     "activity": "guardrails",
     "pre_period_ms": "pre_period",
     "feedback_window_ms": "feedback_window",

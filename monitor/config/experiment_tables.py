@@ -15,6 +15,15 @@ from typing import Any, Final, TypeGuard, TypeVar, cast, get_args
 
 from monitor.clock import DAY_MS
 from monitor.config.criteria import DECISION_KEYS, decision_warnings, parse_decision
+from monitor.config.metric_tables import (
+    ANSWER_FORMATS,
+    MAX_KIND_LENGTH,
+    METRIC_KEYS,
+    RANKING_FORMATS,
+    parse_kind_groups,
+    parse_kinds,
+    parse_metrics,
+)
 from monitor.config.settings import (
     NO_CATEGORY,
     OTHER_CATEGORY,
@@ -49,23 +58,19 @@ from monitor.errors import ConfigError
 Setting = TypeVar("Setting")
 
 _KEYS: Final = {
-    "name", "control", "variants", "starts_at", "ends_at", "metrics", "primary", "gain", "discount", "ideal",
+    "name", "control", "variants", "starts_at", "ends_at", "primary", "gain", "discount", "ideal",
     "max_grade", "relevant_grade", "grades", "feedback_window", "feedback_clock_tolerance", "allowed_lateness",
     "retention", "decay", "categories", "drift", "items", "exposure_days", "novelty", "pre_period",
-    "unit", "closing_delay", *DECISION_KEYS,
+    "unit", "closing_delay", *METRIC_KEYS, *DECISION_KEYS,
 }  # fmt: skip
-_MEASURES: Final = ("cg", "dcg", "ndcg", "success", "rr", "p")
-_METRIC_NAME: Final = re.compile(r"([a-z]+)@([1-9][0-9]{0,2})")
+_DEFAULT_METRICS: Final = ("dcg@5", "ndcg@5", "success@5")
 _RECIPROCAL_DECAY: Final = re.compile(r"reciprocal-([1-9][0-9]{0,2})d")
 _GAIN_EXAMPLE: Final = "{ 0 = 0, 1 = 1, 2 = 3 }"
 MAX_NAME_LENGTH: Final = 100
-_MAX_KIND_LENGTH: Final = 64
-_MAX_K: Final = 100
 MAX_GAIN: Final = 65_536.0
 _MAX_EXPONENT: Final = 16.0
 _MAX_DECAYS: Final = 6
 MAX_VARIANTS: Final = 255
-_MAX_METRICS: Final = 20
 _MAX_CATEGORIES: Final = 100
 _MAX_LISTED_CATEGORIES: Final = 10
 _ITEM_KEYS: Final = ("catalogue", "expected_items", "horizon", "sample_one_in")
@@ -98,8 +103,11 @@ def parse_experiment(table: Mapping[str, Any], experiment_key: str) -> Experimen
         return problems.is_wrong(f"{experiment_key}.{key}")
 
     variants = read(_parse_variants, "variants", None, _variants_without_shares(table.get("variants")))
-    metrics: tuple[MetricSpec, ...] = read(parse_metric_specs, "metrics", ["dcg@5", "ndcg@5", "success@5"], ())
-    names = [metric.name for metric in metrics]
+    metrics: tuple[MetricSpec, ...] = ()
+    with problems.collect():
+        metrics = parse_metrics(experiment_key, table, _DEFAULT_METRICS)
+    names = [metric.name for metric in metrics if not metric.is_guardrail_only]
+    has_ranking = not metrics or metrics[0].is_ranking
     gain: NamedGain | Mapping[float, float] = read(_parse_gain, "gain", "linear", "linear")
     grade_limit = _MAX_EXPONENT if gain == "exp2" else MAX_GAIN
     max_grade = read(partial(parse_number, minimum=0.001, maximum=grade_limit), "max_grade", 4, grade_limit)
@@ -112,9 +120,7 @@ def parse_experiment(table: Mapping[str, Any], experiment_key: str) -> Experimen
         starts_at_ms=read(_parse_optional_instant_ms, "starts_at", None, None),
         ends_at_ms=read(_parse_optional_instant_ms, "ends_at", None, None),
         metrics=metrics,
-        primary=read(
-            partial(_parse_primary, names=names), "primary", names[0] if names and "dcg@5" not in names else "dcg@5", ""
-        ),
+        primary=read(partial(_parse_primary, names=names), "primary", _default_primary(table, names), ""),
         gain=gain,
         discount=read(partial(parse_choice, choices=get_args(NamedDiscount)), "discount", "log2", "log2"),
         ideal=read(partial(parse_choice, choices=get_args(NdcgIdeal)), "ideal", "shown", "shown"),
@@ -122,7 +128,11 @@ def parse_experiment(table: Mapping[str, Any], experiment_key: str) -> Experimen
         relevant_grade=read(
             partial(parse_number, minimum=0.0, maximum=max_grade), "relevant_grade", min(3, max_grade), 0.0
         ),
-        grades=read(partial(_parse_grades, max_grade=max_grade), "grades", {"rating": "score"}, {}),
+        grades=read(
+            partial(_parse_grades, max_grade=max_grade), "grades", {"rating": "score"} if has_ranking else {}, {}
+        ),
+        exclusive_kinds=read(parse_kind_groups, "exclusive_kinds", [], ()),
+        additive_kinds=read(parse_kinds, "additive_kinds", [], ()),
         feedback_window_ms=read(parse_duration_ms, "feedback_window", "24h", DAY_MS),
         closing_delay_ms=read(_parse_closing_delay_ms, "closing_delay", None, 0),
         feedback_clock_tolerance_ms=read(parse_duration_ms, "feedback_clock_tolerance", "5s", 5000),
@@ -179,6 +189,7 @@ def _find_contradictions(
             yield ("gain", "max_grade" if grade == max_grade else "grades"), gain, f"a gain for the grade {grade:g}"
         if max(gain) > max_grade:
             yield ("gain", "max_grade"), gain, f"no grade above max_grade = {max_grade:g}"
+    yield from _find_feedback_contradictions(experiment)
     max_gain = _max_gain(gain, max_grade)
     max_k = max((metric.k for metric in experiment.metrics if metric.measure in ("cg", "dcg")), default=1)
     if max_gain * max_k > MAX_GAIN:
@@ -186,6 +197,18 @@ def _find_contradictions(
             f"a grade whose gain times the largest k of a metric is at most {MAX_GAIN:.0f}, not {max_gain * max_k:g}"
         )
         yield ("max_grade", "gain", "metrics"), max_grade, expected
+
+
+def _find_feedback_contradictions(experiment: ExperimentSettings) -> Iterator[tuple[tuple[str, ...], object, str]]:
+    """Yield the contradictions, as `_find_contradictions`, of settings of answer metrics and of kinds of feedback."""
+    is_silent = any(metric.name == experiment.primary and metric.may_be_silent for metric in experiment.metrics)
+    if experiment.decision.population == "all" and is_silent:
+        expected = f"rated, or a value of silence for {experiment.primary}: the value of responses without a score"
+        yield ("population", "silence"), "all", expected
+    shared = sorted({*experiment.additive_kinds} & {kind for group in experiment.exclusive_kinds for kind in group})
+    if shared:
+        expected = f"no kind of exclusive_kinds, such as {shared[0]}: a kind replaces reactions or adds up"
+        yield ("additive_kinds", "exclusive_kinds"), list(experiment.additive_kinds), expected
 
 
 def _rule_grades(grades: Mapping[str, GradeRule]) -> set[float]:
@@ -268,35 +291,16 @@ def _variants_without_shares(value: object) -> Mapping[str, float]:
     return dict.fromkeys(value, 0.0)
 
 
-def parse_metric_specs(key: str, value: object) -> tuple[MetricSpec, ...]:
-    """Return the metrics of a list of names; raises the errors of all invalid names."""
-    if not isinstance(value, list) or not 0 < len(value) <= _MAX_METRICS:
-        raise ConfigError(key, value, f"a list of 1 to {_MAX_METRICS} metrics")
-    problems = ConfigProblems()
-    metrics = []
-    for name in value:
-        with problems.collect():
-            metrics.append(_parse_metric(key, name))
-    problems.raise_errors()
-    if len(set(metrics)) < len(metrics):
-        raise ConfigError(key, value, "every metric once")
-    return tuple(metrics)
-
-
-def _parse_metric(key: str, name: object) -> MetricSpec:
-    match = _METRIC_NAME.fullmatch(name) if isinstance(name, str) else None
-    if match is None or match[1] not in _MEASURES or int(match[2]) > _MAX_K:
-        raise ConfigError(
-            key, name, f"one of {', '.join(f'{measure}@k' for measure in _MEASURES)}, with k from 1 to {_MAX_K}"
-        )
-    return MetricSpec(match[0], cast(Any, match[1]), int(match[2]))
+def _default_primary(table: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Return dcg@5 if it is a metric, else the first metric of the table."""
+    return "dcg@5" if "dcg@5" in names or not names else str(table["metrics"][0])
 
 
 def _parse_primary(key: str, value: object, names: Sequence[str]) -> str:
     """Return the name of the primary metric; without `names`, because the metrics are wrong, of any metric."""
-    if not names and isinstance(value, str) and "@" in value:
+    if not names and isinstance(value, str) and ("@" in value or ":" in value):
         return value
-    return parse_choice(key, value, names or [f"{measure}@k" for measure in _MEASURES])
+    return parse_choice(key, value, names or (*RANKING_FORMATS, *ANSWER_FORMATS))
 
 
 def _parse_gain(key: str, value: object) -> NamedGain | Mapping[float, float]:
@@ -338,8 +342,8 @@ def _parse_grades(key: str, value: object, max_grade: float) -> Mapping[str, Gra
 
 
 def _parse_grade_rule(key: str, kind: str, rule: object, max_grade: float) -> GradeRule:
-    if not 0 < len(kind) <= _MAX_KIND_LENGTH or kind[0] == "+":
-        raise ConfigError(key, rule, f"a kind of 1 to {_MAX_KIND_LENGTH} characters that does not begin with +")
+    if not 0 < len(kind) <= MAX_KIND_LENGTH or kind[0] == "+":
+        raise ConfigError(key, rule, f"a kind of 1 to {MAX_KIND_LENGTH} characters that does not begin with +")
     if rule == "score":
         return "score"
     if isinstance(rule, list):

@@ -85,10 +85,15 @@ def describe_criteria_changes(previous: ExperimentSettings, configured: Experime
     phrases.append(_describe_change("control", previous.control, configured.control))
     if "primary" not in aggregate_definitions(previous).keys() | aggregate_definitions(configured).keys():
         phrases.append(_describe_change("primary", previous.primary, configured.primary))
+    phrases.append(_describe_change("lower_is_better", _lower_is_better(previous), _lower_is_better(configured)))
     for name in ("closing_delay", "allowed_lateness"):
         old_ms, new_ms = (getattr(experiment, f"{name}_ms") or None for experiment in (previous, configured))
         phrases.append(_describe_change(name, old_ms, new_ms, describe_duration))
     return [phrase for phrase in phrases if phrase is not None] + list(_guardrail_changes(previous, configured))
+
+
+def _lower_is_better(experiment: ExperimentSettings) -> list[str]:
+    return [metric.name for metric in experiment.metrics if metric.lower_is_better]
 
 
 def _guardrail_changes(previous: ExperimentSettings, configured: ExperimentSettings) -> Iterator[str]:
@@ -98,18 +103,18 @@ def _guardrail_changes(previous: ExperimentSettings, configured: ExperimentSetti
         for experiment in (previous, configured)
     )
     for metric in dict.fromkeys((*old, *new)):
-        if (metric in old and metric in new) or metric not in _metrics_with_own_sums(previous, configured):
+        if (metric in old and metric in new) or metric not in _metrics_with_new_sums(previous, configured):
             phrase = _describe_change(f"guardrail {metric}", old.get(metric), new.get(metric), _describe_guardrail)
             if phrase is not None:
                 yield phrase
 
 
-def _metrics_with_own_sums(*experiments: ExperimentSettings) -> set[str]:
-    return {
-        metric
-        for experiment in experiments
-        for metric in (*experiment.guardrail_only_metrics, *experiment.activity_metrics)
-    }
+def _metrics_with_new_sums(previous: ExperimentSettings, configured: ExperimentSettings) -> set[str]:
+    old, new = (
+        {*(metric.name for metric in experiment.metrics), *experiment.activity_metrics}
+        for experiment in (previous, configured)
+    )
+    return old ^ new
 
 
 def _describe_change(name: str, old: Any, new: Any, describe: Callable[[Any], str] = describe_value) -> str | None:

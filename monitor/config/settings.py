@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
 
 from monitor.config.paths import Path
 from monitor.config.values import parse_choice
@@ -31,23 +31,25 @@ OTHER_CATEGORY = "other"
 NO_CATEGORY = "none"
 """Labels of responses of an undeclared category, and of responses without a category."""
 
-RATED_SHARE_METRIC = "rated_share"
+RankingMeasure = Literal["cg", "dcg", "ndcg", "success", "rr", "p"]
+AnswerMeasure = Literal["share", "score", "sum", "latency_ms", "latency_above_ms", "items_shown", "empty"]
+"""Measures of an answer as a whole: of its feedback of a kind, or of the response event."""
+
+SHARE_PREFIX = "share:"
 LATENCY_METRIC = "latency_ms"
 LATENCY_ABOVE_PREFIX = "latency_above_ms:"
-FEEDBACK_METRIC_PREFIX = "feedback:"
+EMPTY_METRIC = "empty"
+RATED_SHARE_METRIC = "rated_share"
 RESPONSES_METRIC = "responses_per_student"
 RETURN_DAYS_METRIC = "return_days"
-"""Guardrail metrics besides the experiment's metrics.
-
-A prefix is followed by a threshold in whole ms or by a kind of feedback. The last two count a student's responses, and
-the days with responses after the day of first exposure, both within the exposure window.
-"""
+"""The last three are guardrail metrics only: the share of rated responses, a student's responses, and the days with
+responses after the day of first exposure, both within the exposure window."""
 ACTIVITY_METRICS = (RESPONSES_METRIC, RETURN_DAYS_METRIC)
 
 
 def is_proportion(metric: str) -> bool:
-    """Return whether a guardrail metric is a share of responses, between 0 and 1."""
-    return metric == RATED_SHARE_METRIC or metric.startswith((FEEDBACK_METRIC_PREFIX, LATENCY_ABOVE_PREFIX))
+    """Return whether a metric is a share of responses, between 0 and 1."""
+    return metric in {RATED_SHARE_METRIC, EMPTY_METRIC} or metric.startswith((SHARE_PREFIX, LATENCY_ABOVE_PREFIX))
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,11 +282,43 @@ class DiscoverSettings:
 
 @dataclass(frozen=True, slots=True)
 class MetricSpec:
-    """A metric of an experiment, such as `dcg@5`."""
+    """A metric of an experiment: of the ranking, such as `dcg@5`, or of the answer as a whole, such as `share:liked`.
+
+    A ranking metric has a value for each rated response. An answer metric has a value for each response, unless the
+    response has no reaction of the kind (`score`, without `silence`) or no latency.
+    """
 
     name: str
-    measure: Literal["cg", "dcg", "ndcg", "success", "rr", "p"]
-    k: int
+    measure: RankingMeasure | AnswerMeasure
+    k: int = 0
+    """Of a ranking metric: the number of ranks that count."""
+    kind: str = ""
+    """Of `share`, `score` and `sum`: the kind of feedback."""
+    threshold: float = 0.0
+    """The smallest score that counts (`share`), or the latency in ms above which a response is slow."""
+    least: float = 0.0
+    most: float = 1.0
+    """The range of an answer metric's values. Values above it are capped, except for scores, which are not counted."""
+    silence: float | None = None
+    """Of `score`: the value of a response without the reaction; None: the response has no value."""
+    lower_is_better: bool = False
+    is_guardrail_only: bool = False
+    """Whether only a guardrail names the metric."""
+
+    @property
+    def is_ranking(self) -> bool:
+        """Whether the metric is computed from the grades of ranked items."""
+        return self.measure in get_args(RankingMeasure)
+
+    @property
+    def may_be_silent(self) -> bool:
+        """Whether responses without a reaction of the kind have no value."""
+        return self.measure == "score" and self.silence is None
+
+    @property
+    def depends_on_feedback(self) -> bool:
+        """Whether the value depends on the reactions to the response."""
+        return self.is_ranking or bool(self.kind)
 
 
 GradeRule = Literal["score"] | float | tuple[tuple[float, float], ...]
@@ -312,7 +346,7 @@ class AllocationSettings:
 
 @dataclass(frozen=True, slots=True)
 class GuardrailSettings:
-    """A metric that must not get worse: one of the experiment, or one of the guardrail metrics named above."""
+    """A metric that must not get worse: one of the experiment, or a guardrail metric named above."""
 
     metric: str
     harmful_direction: HarmfulDirection
@@ -326,10 +360,7 @@ class GuardrailSettings:
 
 @dataclass(frozen=True, slots=True)
 class DecisionSettings:
-    """The criteria of verdicts.
-
-    Stored sums depend only on `ExperimentSettings.guardrail_only_metrics` and `ExperimentSettings.activity_metrics`.
-    """
+    """The criteria of verdicts. Stored sums depend only on the metrics that the guardrails need."""
 
     mde: float | None = None
     """The smallest effect on the primary metric that matters; None for a hundredth of the metric's largest value."""
@@ -389,6 +420,7 @@ class ExperimentSettings:
     starts_at_ms: int | None = None
     ends_at_ms: int | None = None
     metrics: tuple[MetricSpec, ...] = ()
+    """In stored order: ranking metrics, then answer metrics, then answer metrics that only guardrails name."""
     primary: str = "dcg@5"
     gain: NamedGain | Mapping[float, float] = "linear"
     """A name, or a table grade → gain."""
@@ -397,6 +429,10 @@ class ExperimentSettings:
     max_grade: float = 4
     relevant_grade: float = 3
     grades: Mapping[str, GradeRule] = field(default_factory=lambda: MappingProxyType({"rating": "score"}))
+    exclusive_kinds: tuple[tuple[str, ...], ...] = ()
+    """Groups of kinds of feedback that replace each other, such as a thumb up and a thumb down."""
+    additive_kinds: tuple[str, ...] = ()
+    """Kinds whose reactions add up, instead of replacing the student's earlier reaction about the same item."""
     feedback_window_ms: int = 86_400_000
     closing_delay_ms: int = 0
     """How long after the feedback window a cohort is closed, so that late feedback has arrived."""
@@ -424,16 +460,29 @@ class ExperimentSettings:
         return past_shares[-1] if past_shares else self.variants
 
     @property
-    def guardrail_only_metrics(self) -> tuple[str, ...]:
-        """The guardrail metrics with separate sums, sorted: kinds of feedback, shares of slow responses, latency.
+    def ranking_metrics(self) -> tuple[MetricSpec, ...]:
+        """The metrics that are computed from the grades of ranked items; the first of `metrics`."""
+        return tuple(metric for metric in self.metrics if metric.is_ranking)
 
-        The sums are over all responses of a student.
-        """
-        names = {guardrail.metric for guardrail in self.decision.guardrails}
-        prefixes = (FEEDBACK_METRIC_PREFIX, LATENCY_ABOVE_PREFIX)
-        return tuple(sorted(name for name in names if name.startswith(prefixes))) + (
-            (LATENCY_METRIC,) if LATENCY_METRIC in names else ()
-        )
+    @property
+    def answer_metrics(self) -> tuple[MetricSpec, ...]:
+        """The metrics of an answer as a whole; the last of `metrics`."""
+        return tuple(metric for metric in self.metrics if not metric.is_ranking)
+
+    def find_metric(self, name: str) -> MetricSpec:
+        """Return the metric with a name; raises KeyError for another name."""
+        return {metric.name: metric for metric in self.metrics}[name]
+
+    def population_of(self, metric: str) -> Population:
+        """Return the population over which a metric is judged; an answer metric is over the responses with a value."""
+        return self.decision.population if self.find_metric(metric).is_ranking else "rated"
+
+    @property
+    def other_population(self) -> Population | None:
+        """The population in which the primary metric is checked, too; None if every response has a value."""
+        if self.find_metric(self.primary).is_ranking:
+            return "all" if self.decision.population == "rated" else "rated"
+        return "all" if self.find_metric(self.primary).may_be_silent else None
 
     @property
     def activity_metrics(self) -> tuple[str, ...]:
@@ -448,13 +497,8 @@ class ExperimentSettings:
 
     @property
     def feedback_kinds(self) -> frozenset[str]:
-        """Kinds of feedback that are graded or have a guardrail."""
-        guardrail_kinds = {
-            name.removeprefix(FEEDBACK_METRIC_PREFIX)
-            for name in self.guardrail_only_metrics
-            if name.startswith(FEEDBACK_METRIC_PREFIX)
-        }
-        return frozenset({*self.grades, *guardrail_kinds})
+        """Kinds of feedback that are graded, or that an answer metric needs."""
+        return frozenset({*self.grades, *(metric.kind for metric in self.metrics if metric.kind)})
 
     @property
     def segments(self) -> tuple[str, ...]:

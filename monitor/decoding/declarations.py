@@ -16,7 +16,17 @@ _DURATION_UNITS_MS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 
 _MIN_VARIANTS: Final = 2
 _COPIED_KEYS: Final[Mapping[str, Callable[[ExperimentSettings], object]]] = {
     "unit": lambda experiment: experiment.unit,
-    "metrics": lambda experiment: [metric.name for metric in experiment.metrics],
+    "metrics": lambda experiment: [metric.name for metric in experiment.metrics if not metric.is_guardrail_only],
+    "ranges": lambda experiment: {
+        metric.name: [metric.least, metric.most]
+        for metric in experiment.metrics
+        if metric.measure in {"score", "sum"} and not metric.is_guardrail_only
+    },
+    "silence": lambda experiment: {
+        metric.name: metric.silence for metric in experiment.metrics if metric.silence is not None
+    },
+    "exclusive_kinds": lambda experiment: experiment.exclusive_kinds,
+    "additive_kinds": lambda experiment: experiment.additive_kinds,
     "primary": lambda experiment: experiment.primary,
     "gain": lambda experiment: experiment.gain,
     "discount": lambda experiment: experiment.discount,

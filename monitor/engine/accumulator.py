@@ -167,9 +167,12 @@ class ResponseMetricSums:
 class ResponseSums:
     """Sums over responses: see `ResponseField`."""
 
-    __slots__ = ("metric_sums", "offset_total", "rated_offset_total", "rated_responses", "responses")
+    __slots__ = (
+        "_has_answer_metrics", "metric_sums", "offset_total", "rated_offset_total", "rated_responses", "responses",
+    )  # fmt: skip
 
-    def __init__(self, metric_count: int) -> None:
+    def __init__(self, metric_count: int, has_answer_metrics: bool) -> None:  # noqa: FBT001
+        self._has_answer_metrics = has_answer_metrics
         self.responses: i64 = 0
         self.offset_total: i64 = 0
         self.rated_responses: i64 = 0
@@ -187,10 +190,11 @@ class ResponseSums:
         """Add or subtract a response at an offset in the time bucket; an undefined metric has the value -1."""
         self.responses += sign
         self.offset_total += sign * offset
-        if not is_rated:
+        if is_rated:
+            self.rated_responses += sign
+            self.rated_offset_total += sign * offset
+        elif not self._has_answer_metrics:
             return
-        self.rated_responses += sign
-        self.rated_offset_total += sign * offset
         for index, sums in enumerate(self.metric_sums):
             value: i64 = metric_values[index]
             if value < 0:
@@ -249,11 +253,15 @@ class UnitSums:
     """Sums over units, and counts of students: see `UnitField`."""
 
     __slots__ = (
-        "anonymous", "crossovers", "metric_sums", "rated_response_products", "rated_responses", "rated_squares",
+        "_base_indices", "_has_answer_metrics", "anonymous", "crossovers", "metric_sums", "rated_response_products",
+        "rated_responses", "rated_squares",
         "rated_units", "response_squares", "responses", "students", "units",
     )  # fmt: skip
 
-    def __init__(self, metric_count: int) -> None:
+    def __init__(self, base_indices: list[int], has_answer_metrics: bool) -> None:  # noqa: FBT001
+        self._base_indices = base_indices
+        """For each metric, the index of the responses that may have a value: see `RecordLayout.base_index`."""
+        self._has_answer_metrics = has_answer_metrics
         self.students: i64 = 0
         self.crossovers: i64 = 0
         self.anonymous: i64 = 0
@@ -264,7 +272,7 @@ class UnitSums:
         self.response_squares = WideSum()
         self.rated_squares = WideSum()
         self.rated_response_products = WideSum()
-        self.metric_sums = [UnitMetricAccumulator() for _ in range(metric_count)]
+        self.metric_sums = [UnitMetricAccumulator() for _ in base_indices]
 
     def replace(self, old: SumsVector, new: SumsVector, undefined_start: i64, square_scales: list[float]) -> None:
         """Replace the sums vector of a unit; the vector of a missing unit is zeros."""
@@ -275,7 +283,7 @@ class UnitSums:
         self.units += i64(new_responses > 0) - i64(old_responses > 0)
         self.responses += new_responses - old_responses
         self.response_squares.replace_integer(old_responses * old_responses, new_responses * new_responses)
-        if old_rated == 0 and new_rated == 0:
+        if old_rated == 0 and new_rated == 0 and not self._has_answer_metrics:
             return
         self.rated_responses += new_rated - old_rated
         self.rated_units += i64(new_rated > 0) - i64(old_rated > 0)
@@ -284,8 +292,9 @@ class UnitSums:
         for index, sums in enumerate(self.metric_sums):
             old_total: i64 = old[StudentField.TOTALS + index]
             new_total: i64 = new[StudentField.TOTALS + index]
-            old_defined = old_rated - i64(old[undefined_start + index])
-            new_defined = new_rated - i64(new[undefined_start + index])
+            base: i64 = self._base_indices[index]
+            old_defined = i64(old[base]) - i64(old[undefined_start + index])
+            new_defined = i64(new[base]) - i64(new[undefined_start + index])
             old_value, new_value = float(old_total) * _UNIT, float(new_total) * _UNIT
             if old_defined != new_defined or old_total != new_total:
                 scale = square_scales[index]
@@ -331,7 +340,7 @@ class UnitSums:
 class MetricMeanSums:
     """Sums of the units' means y and y' of a metric: see `CohortMetricField` and `SubgroupField`.
 
-    y is a unit's mean over rated responses, y' over all responses.
+    y is a unit's mean over the responses with a value, y' over all responses.
     """
 
     __slots__ = ("over_rated", "over_responses")
@@ -340,20 +349,31 @@ class MetricMeanSums:
         self.over_rated = MeanSums()
         self.over_responses = MeanSums()
 
-    def replace(self, metric: i64, undefined_start: i64, old: SumsVector, new: SumsVector, square_scale: float) -> None:
-        """Replace the means of a unit with the given sums vectors."""
+    def replace(
+        self,
+        metric: i64,
+        base: i64,
+        undefined_start: i64,
+        old: SumsVector,
+        new: SumsVector,
+        least_value: i64,
+        square_scale: float,
+    ) -> None:
+        """Replace the means of a unit with the given sums vectors; `base` is the metric's `RecordLayout.base_index`."""
         old_total: i64 = old[StudentField.TOTALS + metric]
         new_total: i64 = new[StudentField.TOTALS + metric]
         old_responses: i64 = old[StudentField.RESPONSES]
         new_responses: i64 = new[StudentField.RESPONSES]
-        old_defined = i64(old[StudentField.RATED]) - i64(old[undefined_start + metric])
-        new_defined = i64(new[StudentField.RATED]) - i64(new[undefined_start + metric])
+        old_defined = i64(old[base]) - i64(old[undefined_start + metric])
+        new_defined = i64(new[base]) - i64(new[undefined_start + metric])
         self.over_rated.units += i64(new_defined > 0) - i64(old_defined > 0)
         self.over_responses.units += i64(new_responses > 0) - i64(old_responses > 0)
         if old_total != 0 or new_total != 0:
             self.over_rated.replace(
                 mean_or_zero(old_total, old_defined), mean_or_zero(new_total, new_defined), square_scale
             )
+            old_total -= least_value * old_defined
+            new_total -= least_value * new_defined
             self.over_responses.replace(
                 mean_or_zero(old_total, old_responses), mean_or_zero(new_total, new_responses), square_scale
             )
@@ -401,7 +421,6 @@ class CohortSums:
         "covariate_pairs",
         "exposure_hours",
         "exposures",
-        "guardrail_means",
         "metric_means",
         "rated_share",
         "subgroup_means",
@@ -418,7 +437,6 @@ class CohortSums:
         self.units: i64 = 0
         self.rated_share = MeanSums()
         self.metric_means = [MetricMeanSums() for _ in range(layout.metric_count)]
-        self.guardrail_means = [MeanSums() for _ in layout.guardrail_square_bits]
         self.activity_means = [MeanSums() for _ in layout.activity_metrics]
         self.undefined_share = MeanSums()
         self.undefined_as_zero = MeanSums()
@@ -444,8 +462,7 @@ class CohortSums:
             means.over_responses.total.write(record, start + CohortMetricField.ALL_TOTAL)
             means.over_responses.squares.write(record, start + CohortMetricField.ALL_SQUARES)
             start += CohortMetricField.WIDTH
-        start = layout.guardrail_index(0)
-        for sums in [*self.guardrail_means, *self.activity_means]:
+        for sums in self.activity_means:
             record[start + MeanField.UNITS] = sums.units
             sums.total.write(record, start + MeanField.TOTAL)
             sums.squares.write(record, start + MeanField.SQUARES)
@@ -481,8 +498,8 @@ class MetricAccumulator:
     """Changes of an experiment's sums over responses and students; empty when created."""
 
     __slots__ = (
-        "_chunk_lengths_ms", "_empty_state", "_exposure_days", "_guardrail_missing_start", "_guardrail_scales",
-        "_guardrail_totals_start", "_has_age_bands", "_has_pre_period", "_has_undefined", "_layout", "_primary_metric",
+        "_base_indices", "_chunk_lengths_ms", "_empty_state", "_exposure_days", "_has_age_bands",
+        "_has_answer_metrics", "_has_pre_period", "_has_undefined", "_layout", "_least_values", "_primary_metric",
         "_segment_count", "_square_scales", "_undefined_start", "bucket_sums", "cohort_sums", "response_sums",
         "unit_sums",
     )  # fmt: skip
@@ -491,10 +508,10 @@ class MetricAccumulator:
         """Create an accumulator; `chunk_lengths_ms` has the length of a chunk for each decay (`chunk_length_ms`)."""
         self._layout = layout
         self._undefined_start: i64 = layout.student_undefined.start
-        self._guardrail_totals_start: i64 = layout.student_guardrail_totals.start
-        self._guardrail_missing_start: i64 = layout.student_guardrail_missing.start
         self._square_scales: list[float] = [2.0**bits for bits in layout.square_bits]
-        self._guardrail_scales: list[float] = [2.0**bits for bits in layout.guardrail_square_bits]
+        self._has_answer_metrics = any(layout.is_over_responses)
+        self._base_indices = [layout.base_index(metric) for metric in range(layout.metric_count)]
+        self._least_values = [layout.least_value(metric) for metric in range(layout.metric_count)]
         self._primary_metric: i64 = layout.primary_index
         self._segment_count: i64 = layout.segment_count
         self._has_age_bands = layout.has_exposure_ages
@@ -628,20 +645,9 @@ class MetricAccumulator:
         cohort.rated_share.replace(
             mean_or_zero(old_rated, old_responses) * _SCALE, mean_or_zero(new_rated, new_responses) * _SCALE, _SCALE
         )
-        if old_rated != 0 or new_rated != 0:
+        if old_rated != 0 or new_rated != 0 or self._has_answer_metrics:
             for index, means in enumerate(cohort.metric_means):
-                means.replace(index, self._undefined_start, old, new, self._square_scales[index])
-        for index, sums in enumerate(cohort.guardrail_means):
-            total_index, missing_index = self._guardrail_totals_start + index, self._guardrail_missing_start + index
-            old_count = old_responses - i64(old[missing_index])
-            new_count = new_responses - i64(new[missing_index])
-            sums.units += i64(new_count > 0) - i64(old_count > 0)
-            sums.replace(
-                mean_or_zero(old[total_index], old_count) * _SCALE,
-                mean_or_zero(new[total_index], new_count) * _SCALE,
-                self._guardrail_scales[index],
-            )
-
+                self._replace_means(means, index, old, new)
         if self._has_undefined and (old_rated != 0 or new_rated != 0):
             undefined, total = self._undefined_start + self._primary_metric, StudentField.TOTALS + self._primary_metric
             cohort.undefined_share.replace(
@@ -654,6 +660,18 @@ class MetricAccumulator:
                 mean_or_zero(new[total], new_rated),
                 self._square_scales[self._primary_metric],
             )
+
+    def _replace_means(self, means: MetricMeanSums, metric: i64, old: SumsVector, new: SumsVector) -> None:
+        """Replace a unit's means of a metric."""
+        means.replace(
+            metric,
+            self._base_indices[metric],
+            self._undefined_start,
+            old,
+            new,
+            self._least_values[metric],
+            self._square_scales[metric],
+        )
 
     def _replace_activity(self, cohort: CohortSums, old: StudentState, new: StudentState) -> None:
         """Replace a unit's responses and return days in the exposure window."""
@@ -669,29 +687,31 @@ class MetricAccumulator:
 
     def _replace_subgroup(self, cohort: CohortSums, subgroup: i64, old: SumsVector, new: SumsVector) -> None:
         """Replace a unit's means of the primary metric in a subgroup: a segment or an age band."""
-        scale = self._square_scales[self._primary_metric]
-        cohort.subgroup_means[subgroup].replace(self._primary_metric, self._undefined_start, old, new, scale)
+        self._replace_means(cohort.subgroup_means[subgroup], self._primary_metric, old, new)
 
     def _add_covariate_pairs(self, cohort: CohortSums, sign: i64, window: SumsVector, pre_period: SumsVector) -> None:
         """Add or subtract a unit's pairs of the primary metric: over rated responses, and over all responses."""
-        total, undefined = StudentField.TOTALS + self._primary_metric, self._undefined_start + self._primary_metric
-        scale = self._square_scales[self._primary_metric]
+        metric = self._primary_metric
+        base, undefined = self._base_indices[metric], self._undefined_start + metric
+        least, scale = self._least_values[metric], self._square_scales[metric]
         responses, pre_period_responses = window[StudentField.RESPONSES], pre_period[StudentField.RESPONSES]
-        defined = window[StudentField.RATED] - window[undefined]
-        pre_period_defined = pre_period[StudentField.RATED] - pre_period[undefined]
-        cohort.covariate_pairs[0].add(sign, window[total], defined, pre_period[total], pre_period_defined, scale)
-        cohort.covariate_pairs[1].add(sign, window[total], responses, pre_period[total], pre_period_responses, scale)
+        total, pre_period_total = window[StudentField.TOTALS + metric], pre_period[StudentField.TOTALS + metric]
+        defined, pre_period_defined = window[base] - window[undefined], pre_period[base] - pre_period[undefined]
+        cohort.covariate_pairs[0].add(sign, total, defined, pre_period_total, pre_period_defined, scale)
+        total -= least * defined
+        pre_period_total -= least * pre_period_defined
+        cohort.covariate_pairs[1].add(sign, total, responses, pre_period_total, pre_period_responses, scale)
 
     def _get_response_sums(self, records: dict[int, ResponseSums], cell: i64) -> ResponseSums:
         sums = records.get(cell)
         if sums is None:
-            sums = records[cell] = ResponseSums(self._layout.metric_count)
+            sums = records[cell] = ResponseSums(self._layout.metric_count, self._has_answer_metrics)
         return sums
 
     def _get_unit_sums(self, variant: i64) -> UnitSums:
         sums = self.unit_sums.get(variant)
         if sums is None:
-            sums = self.unit_sums[variant] = UnitSums(self._layout.metric_count)
+            sums = self.unit_sums[variant] = UnitSums(self._base_indices, self._has_answer_metrics)
         return sums
 
     def _get_cohort_sums(self, variant: i64, first_exposure_ms: i64) -> CohortSums:

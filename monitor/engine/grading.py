@@ -8,16 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeAlias, final
 
-from monitor.config import (
-    FEEDBACK_METRIC_PREFIX,
-    LATENCY_ABOVE_PREFIX,
-    LATENCY_METRIC,
-    ExperimentSettings,
-    GradeRule,
-)
+from monitor.config import ExperimentSettings, GradeRule
+from monitor.engine.answer_values import AnswerValues
 from monitor.engine.id_hash import STUDENT_TAG_BYTES
 from monitor.engine.response_row import (
-    MISSING,
+    CAPPED_PREFIX,
     NO_RESPONSE,
     PRE_PERIOD_VARIANT,
     WITHDRAWN,
@@ -26,34 +21,34 @@ from monitor.engine.response_row import (
     ResponseRow,
     find_item,
 )
-from monitor.metrics import Scorer
+from monitor.metrics import Scorer, StudentField
 
 _MAX_CACHED_SCORES: Final = 100_000
 
 ScoredMetrics: TypeAlias = "tuple[tuple[int, ...], tuple[int, ...]]"
-"""(value of each metric, sums vector without guardrail metrics) of a rated response."""
+"""(value of each ranking metric, sums vector of the ranking metrics) of a rated response."""
 ReactionKey: TypeAlias = tuple[bytes, bytes, str]
 """(student tag or b"" for the student of the response, hash of the item, kind)."""
 
 
 @final
 class GradingRules:
-    """Evaluates rows by the grades, metrics and guardrail metrics of an experiment."""
+    """Evaluates rows by the grades and metrics of an experiment."""
 
     __slots__ = (
+        "_additive_kinds",
+        "_answer_values",
         "_cached_scores",
         "_graders",
         "_grades_with_gain",
-        "_guardrail_kinds",
-        "_has_guardrail_sums",
-        "_has_latency_guardrail",
-        "_latency_thresholds_ms",
+        "_has_ranking_metrics",
         "_max_scores",
+        "_registers",
+        "_score_ranges",
         "_scorer",
         "_starts_at_ms",
         "_tolerance_ms",
         "_window_ms",
-        "metric_count",
         "unrated_contribution",
     )
 
@@ -65,37 +60,44 @@ class GradingRules:
         self._graders = {kind: grading_function(rule) for kind, rule in experiment.grades.items()}
         self._max_scores = {kind: experiment.max_grade for kind, rule in experiment.grades.items() if rule == "score"}
         self._grades_with_gain = None if isinstance(experiment.gain, str) else frozenset(experiment.gain)
+        self._score_ranges = {
+            metric.kind: (metric.least, metric.most)
+            for metric in experiment.answer_metrics
+            if metric.measure == "score"
+        }
+        self._registers = {kind: group[0] for group in experiment.exclusive_kinds for kind in group}
+        """Kind → name of the register that the kinds of its group share."""
+        self._additive_kinds = frozenset(experiment.additive_kinds)
         self._cached_scores: dict[tuple[tuple[int, ...], tuple[float, ...]], ScoredMetrics] = {}
         """(ranks, grades) → scores."""
-        self.metric_count = len(experiment.metrics)
-        zeros = (0,) * self.metric_count
-        self.unrated_contribution = Contribution(False, zeros, (1, 0, *zeros, *zeros), (), 0)  # noqa: FBT003
-        self._guardrail_kinds = [
-            name.removeprefix(FEEDBACK_METRIC_PREFIX)
-            for name in experiment.guardrail_only_metrics
-            if name.startswith(FEEDBACK_METRIC_PREFIX)
-        ]
-        self._latency_thresholds_ms = [
-            int(name.removeprefix(LATENCY_ABOVE_PREFIX))
-            for name in experiment.guardrail_only_metrics
-            if name.startswith(LATENCY_ABOVE_PREFIX)
-        ]
-        self._has_guardrail_sums = bool(experiment.guardrail_only_metrics)
-        self._has_latency_guardrail = LATENCY_METRIC in experiment.guardrail_only_metrics
+        self._has_ranking_metrics = bool(experiment.ranking_metrics)
+        self._answer_values = AnswerValues(experiment) if experiment.answer_metrics else None
+        zeros = (0,) * len(experiment.ranking_metrics)
+        self.unrated_contribution = Contribution(False, zeros, (1, 0, *zeros, *zeros), ())  # noqa: FBT003
+        """The contribution of a response without reactions, before its answer metrics are added."""
 
     def evaluate(self, row: ResponseRow) -> Contribution:
         """Return the contribution of a row; without the response event, reactions are ignored."""
         contribution = self.unrated_contribution
+        current_reactions: list[Reaction] = []
         if row.reactions and row.variant_key != NO_RESPONSE:
             uncounted: dict[str, int] = {}
             current_reactions = self._current_reactions(row, uncounted)
             if current_reactions:
                 contribution = self._evaluate_reactions(row, current_reactions, uncounted)
             elif uncounted:
-                contribution = self._unrated_with_reactions((), 0, uncounted)
-        if self._has_guardrail_sums:
-            return self._add_guardrail_sums(row, contribution)
+                contribution = self._unrated_with_reactions((), uncounted)
+        if self._answer_values is not None:
+            return self._add_answer_values(row, self._answer_values, current_reactions, contribution)
         return contribution
+
+    def last_reaction_ms(self, row: ResponseRow) -> int:
+        """Return the time of the latest reaction or withdrawal within the feedback window, 0 without one."""
+        for reaction in reversed(row.reactions):
+            timestamp_ms = reaction[0]
+            if row.timestamp_ms - self._tolerance_ms <= timestamp_ms <= row.timestamp_ms + self._window_ms:
+                return timestamp_ms
+        return 0
 
     def item_grades(self, row: ResponseRow) -> dict[bytes, float]:
         """Return the highest grade by item hash, also of items that are not in the response's list."""
@@ -118,12 +120,44 @@ class GradingRules:
         return judgements
 
     def _current_reactions(self, row: ResponseRow, uncounted: dict[str, int] | None = None) -> list[Reaction]:
-        """Return the latest reaction of each (student, item, kind), unless it is withdrawn.
+        """Return the latest reaction of each (student, item, kind) unless it is withdrawn, in ascending order.
 
-        Reactions outside the feedback window, or with a score outside the scale, do not count, nor do withdrawals
-        without an earlier reaction; the numbers of them are added to `uncounted`, by reason. At the same time, a
-        withdrawal is later than a reaction.
+        Exclusive kinds share a place: the latest reaction of any of them is current, and only a withdrawal of its own
+        kind withdraws it. Of an additive kind, all reactions after the latest withdrawal are current. At the same time,
+        a withdrawal is later than a reaction. The numbers of reactions and withdrawals that do not count are added to
+        `uncounted`, by reason: see `_counted_reactions`, and withdrawals without an earlier reaction.
         """
+        counted_reactions = self._counted_reactions(row, uncounted)
+        if len(counted_reactions) == 1 and counted_reactions[0][5] != WITHDRAWN:
+            return counted_reactions
+        if self._registers:
+            counted_reactions.sort(key=_order_in_register)
+        response_student = row.student_hash[:STUDENT_TAG_BYTES]
+        latest_reactions: dict[ReactionKey, Reaction] = {}
+        added_reactions: list[Reaction] = []
+        for reaction in counted_reactions:
+            timestamp_ms, _, student_tag, item, kind, score = reaction
+            if kind in self._additive_kinds and score != WITHDRAWN:
+                added_reactions.append(reaction)
+                continue
+            key = b"" if student_tag == response_student else student_tag, item, self._registers.get(kind, kind)
+            previous = latest_reactions.get(key)
+            if previous is not None and previous[4] != kind:
+                is_later = score != WITHDRAWN
+            else:
+                is_later = previous is None or previous[5] != WITHDRAWN or previous[0] < timestamp_ms
+            if is_later:
+                latest_reactions[key] = reaction
+        if uncounted is not None:
+            _add_withdrawals_of_nothing(counted_reactions, response_student, uncounted)
+        current_reactions = [reaction for reaction in latest_reactions.values() if reaction[5] != WITHDRAWN]
+        if added_reactions:
+            current_reactions += _not_withdrawn(added_reactions, latest_reactions, response_student)
+        current_reactions.sort()
+        return current_reactions
+
+    def _counted_reactions(self, row: ResponseRow, uncounted: dict[str, int] | None) -> list[Reaction]:
+        """Return the reactions and withdrawals within the feedback window, with a score on the scale."""
         window_start_ms = row.timestamp_ms - self._tolerance_ms
         window_end_ms = row.timestamp_ms + self._window_ms
         if row.variant_key & 255 == PRE_PERIOD_VARIANT:
@@ -139,22 +173,13 @@ class GradingRules:
                 reason = "outside_window" if is_outside else "off_scale"
                 reason = "before_response" if timestamp_ms < window_start_ms else reason
                 uncounted[reason] = uncounted.get(reason, 0) + 1
-        if len(counted_reactions) == 1 and counted_reactions[0][5] != WITHDRAWN:
-            return counted_reactions
-        response_student = row.student_hash[:STUDENT_TAG_BYTES]
-        latest_reactions: dict[ReactionKey, Reaction] = {}
-        for reaction in counted_reactions:
-            timestamp_ms, _, student_tag, item, kind, _ = reaction
-            key = b"" if student_tag == response_student else student_tag, item, kind
-            previous = latest_reactions.get(key)
-            if previous is None or previous[5] != WITHDRAWN or previous[0] < timestamp_ms:
-                latest_reactions[key] = reaction
-        if uncounted is not None:
-            _add_withdrawals_of_nothing(counted_reactions, response_student, uncounted)
-        return [reaction for reaction in latest_reactions.values() if reaction[5] != WITHDRAWN]
+        return counted_reactions
 
     def _is_on_scale(self, kind: str, score: float) -> bool:
         max_score = self._max_scores.get(kind)
+        score_range = self._score_ranges.get(kind)
+        if score_range is not None and score != WITHDRAWN and not score_range[0] <= score <= score_range[1]:
+            return False
         return (
             max_score is None
             or score == WITHDRAWN
@@ -174,7 +199,7 @@ class GradingRules:
     def _evaluate_reactions(
         self, row: ResponseRow, current_reactions: list[Reaction], uncounted: dict[str, int]
     ) -> Contribution:
-        """Return the contribution of a row with current reactions, without guardrail metrics.
+        """Return the contribution of a row with current reactions, without answer metrics.
 
         `uncounted` are the numbers of reactions that do not count, by reason; reactions to items that the response does
         not have are added.
@@ -182,10 +207,8 @@ class GradingRules:
         if len(current_reactions) == 1:
             return self._evaluate_single_reaction(row, current_reactions[0], uncounted)
         counts_by_kind: dict[str, int] = {}
-        last_reaction_ms = 0
-        for timestamp_ms, _, _, item, kind, _ in current_reactions:
+        for _, _, _, item, kind, _ in current_reactions:
             counts_by_kind[kind] = counts_by_kind.get(kind, 0) + 1
-            last_reaction_ms = max(last_reaction_ms, timestamp_ms)
             if item and find_item(item, row.item_hashes) < 0:
                 uncounted["item_not_shown"] = uncounted.get("item_not_shown", 0) + 1
         counts = counts_by_kind.items()
@@ -196,7 +219,7 @@ class GradingRules:
             if index >= 0:
                 graded_ranks.append((row.ranks[index] if row.ranks is not None else int(index) + 1, grade))
         if not graded_ranks:
-            return self._unrated_with_reactions(reaction_counts, last_reaction_ms, uncounted)
+            return self._unrated_with_reactions(reaction_counts, uncounted)
         graded_ranks.sort()
         ranks, grades = tuple([rank for rank, _ in graded_ranks]), tuple([grade for _, grade in graded_ranks])
         metric_values, sums = self._score(ranks, grades)
@@ -205,7 +228,6 @@ class GradingRules:
             metric_values,
             sums,
             reaction_counts,
-            last_reaction_ms,
             _sorted_counts(uncounted),
         )
 
@@ -213,7 +235,7 @@ class GradingRules:
         self, row: ResponseRow, reaction: Reaction, uncounted: dict[str, int]
     ) -> Contribution:
         """Return the contribution of a row with a single current reaction, the most frequent case."""
-        timestamp_ms, _, _, item, kind, score = reaction
+        _, _, _, item, kind, score = reaction
         reaction_counts = ((kind, 1),)
         index = find_item(item, row.item_hashes) if item else -1
         if item and index < 0:
@@ -221,7 +243,7 @@ class GradingRules:
         grade_of = self._graders.get(kind) if index >= 0 else None
         grade = grade_of(score) if grade_of is not None else None
         if grade is None:
-            return self._unrated_with_reactions(reaction_counts, timestamp_ms, uncounted)
+            return self._unrated_with_reactions(reaction_counts, uncounted)
         rank = row.ranks[index] if row.ranks is not None else int(index) + 1
         metric_values, sums = self._score((rank,), (grade,))
         return Contribution(
@@ -229,12 +251,11 @@ class GradingRules:
             metric_values,
             sums,
             reaction_counts,
-            timestamp_ms,
             _sorted_counts(uncounted),
         )
 
     def _unrated_with_reactions(
-        self, reaction_counts: tuple[tuple[str, int], ...], last_reaction_ms: int, uncounted: dict[str, int]
+        self, reaction_counts: tuple[tuple[str, int], ...], uncounted: dict[str, int]
     ) -> Contribution:
         """Return the contribution of a response with reactions but without a graded item in the list."""
         unrated = self.unrated_contribution
@@ -243,7 +264,6 @@ class GradingRules:
             unrated.metric_values,
             unrated.sums,
             reaction_counts,
-            last_reaction_ms,
             _sorted_counts(uncounted),
         )
 
@@ -258,26 +278,57 @@ class GradingRules:
             scores = self._cached_scores[ranks, grades] = metric_values, sums
         return scores
 
-    def _add_guardrail_sums(self, row: ResponseRow, contribution: Contribution) -> Contribution:
-        """Return a contribution extended by the sums of guardrail metrics: see `monitor.metrics.StudentField`."""
-        kinds = [kind for kind, _ in contribution.reaction_counts]
-        totals = [int(kind in kinds) for kind in self._guardrail_kinds]
-        missing = [0] * len(totals)
-        latency_ms, latency_is_missing = max(row.latency_ms, 0), int(row.latency_ms == MISSING)
-        for threshold_ms in self._latency_thresholds_ms:
-            totals.append(int(latency_ms > threshold_ms))
-            missing.append(latency_is_missing)
-        if self._has_latency_guardrail:
-            totals.append(latency_ms)
-            missing.append(latency_is_missing)
+    def _add_answer_values(
+        self, row: ResponseRow, answers: AnswerValues, current_reactions: list[Reaction], contribution: Contribution
+    ) -> Contribution:
+        """Return a contribution extended by the answer metrics.
+
+        Without ranking metrics, a response is rated if it has a reaction of a kind that the answer metrics need.
+        """
+        values, capped = answers.compute(row, current_reactions)
+        is_rated = contribution.is_rated
+        if not self._has_ranking_metrics:
+            is_rated = any(reaction[4] in answers.kinds for reaction in current_reactions)
+        sums = contribution.sums
+        undefined_start = StudentField.TOTALS + (len(sums) - StudentField.TOTALS) // 2
+        counts = dict(contribution.uncounted_reactions)
+        for name in capped:
+            counts[CAPPED_PREFIX + name] = 1
         return Contribution(
-            contribution.is_rated,
-            contribution.metric_values,
-            (*contribution.sums, *totals, *missing),
+            is_rated,
+            (*contribution.metric_values, *values),
+            (
+                1,
+                int(is_rated),
+                *sums[StudentField.TOTALS : undefined_start],
+                *[max(value, 0) for value in values],
+                *sums[undefined_start:],
+                *[int(value < 0) for value in values],
+            ),
             contribution.reaction_counts,
-            contribution.last_reaction_ms,
-            contribution.uncounted_reactions,
+            _sorted_counts(counts),
         )
+
+
+def _order_in_register(reaction: Reaction) -> tuple[int, bool, str]:
+    return reaction[0], reaction[5] == WITHDRAWN, reaction[1]
+
+
+def _not_withdrawn(
+    reactions: list[Reaction], withdrawals: dict[ReactionKey, Reaction], response_student: bytes
+) -> list[Reaction]:
+    """Return the latest reaction with each feedback id that is later than the withdrawal of its student, item and kind.
+
+    `withdrawals` has the latest withdrawal of an additive kind under its key.
+    """
+    latest: dict[tuple[ReactionKey, str], Reaction] = {}
+    for reaction in reactions:
+        timestamp_ms, feedback_id, student_tag, item, kind, _ = reaction
+        key = b"" if student_tag == response_student else student_tag, item, kind
+        withdrawal = withdrawals.get(key)
+        if withdrawal is None or withdrawal[0] < timestamp_ms:
+            latest[key, feedback_id] = reaction
+    return list(latest.values())
 
 
 def _add_withdrawals_of_nothing(reactions: list[Reaction], response_student: bytes, uncounted: dict[str, int]) -> None:

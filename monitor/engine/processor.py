@@ -366,7 +366,8 @@ class BatchProcessor:
 
     def _replace_row_sums(self, batch: BatchChanges, row: ResponseRow, previous: RowState | None) -> None:
         """Subtract the contribution of a row before the batch, and add the current contribution."""
-        new = row.contribution = self._experiments[row.variant_key >> 8].rules.evaluate(row)
+        rules = self._experiments[row.variant_key >> 8].rules
+        new = row.contribution = rules.evaluate(row)
         if self._item_counters:
             self._replace_item_counts(batch, row, previous)
         if previous is not None and previous.has_same_response(row):
@@ -378,8 +379,9 @@ class BatchProcessor:
                 self._add_response(batch, -1, previous.response, previous.contribution)
                 batch.move_to_expiry_hour(previous.response, row)
             self._add_response(batch, 1, row, new)
-        if row.variant_key & 255 != PRE_PERIOD_VARIANT and new.last_reaction_ms:
-            batch.changes_of_variant(row.variant_key).record_event(new.last_reaction_ms)
+        last_reaction_ms = rules.last_reaction_ms(row)
+        if row.variant_key & 255 != PRE_PERIOD_VARIANT and last_reaction_ms:
+            batch.changes_of_variant(row.variant_key).record_event(last_reaction_ms)
 
     def _replace_item_counts(self, batch: BatchChanges, row: ResponseRow, previous: RowState | None) -> None:
         """Subtract the item counts of a row before the batch, and add the current item counts."""

@@ -32,6 +32,9 @@ Reaction: TypeAlias = tuple[int, str, bytes, bytes, str, float]
 UNCOUNTED_REACTIONS: Final = ("before_response", "item_not_shown", "nothing_to_withdraw", "off_scale", "outside_window")
 """Reasons why a stored reaction, or the withdrawal of one, has no effect."""
 
+CAPPED_PREFIX: Final = "capped:"
+"""Before the name of a metric: the responses whose value is above the metric's range, counted as the largest value."""
+
 MergeOutcome = Literal["applied", "duplicate", "revised"]
 
 
@@ -128,7 +131,7 @@ class ResponseRow:
 class Contribution:
     """The contribution of a response to the stored sums, in fixed point; an undefined metric has the value -1."""
 
-    __slots__ = ("is_rated", "last_reaction_ms", "metric_values", "reaction_counts", "sums", "uncounted_reactions")
+    __slots__ = ("is_rated", "metric_values", "reaction_counts", "sums", "uncounted_reactions")
 
     def __init__(
         self,
@@ -136,7 +139,6 @@ class Contribution:
         metric_values: tuple[int, ...],
         sums: tuple[int, ...],
         reaction_counts: tuple[tuple[str, int], ...],
-        last_reaction_ms: int,
         uncounted_reactions: tuple[tuple[str, int], ...] = (),
     ) -> None:
         self.is_rated = is_rated
@@ -146,10 +148,10 @@ class Contribution:
         """The response's sums vector: see `monitor.engine.student`."""
         self.reaction_counts = reaction_counts
         """(feedback kind, number of current reactions), sorted by kind."""
-        self.last_reaction_ms = last_reaction_ms
-        """Time of the latest current reaction; 0 without reactions."""
         self.uncounted_reactions = uncounted_reactions
-        """(reason why reactions do not count, number of reactions), sorted: see `UNCOUNTED_REACTIONS`."""
+        """(reason why reactions do not count, number of reactions), sorted: see `UNCOUNTED_REACTIONS`.
+
+        Capped values of metrics are counted with them, under `CAPPED_PREFIX` and the metric."""
 
 
 def merge_response(

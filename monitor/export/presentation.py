@@ -517,7 +517,7 @@ def describe_state(verdict: Verdict, *, is_displayed: bool = True, is_over: bool
         title = "Ended without a decision"
     if not is_displayed and verdict.primary.difference.effect is not None:
         return f"{title}: {STATE_DESCRIPTIONS[verdict.state]} (effects over so few students are hidden)."
-    effect = describe_change(metric, verdict.primary)
+    effect = describe_change(metric, verdict.primary, lower_is_better=verdict.evidence.lower_is_better)
     if verdict.state == "invalid":
         effect = f"the variants cannot be compared. Do not use these numbers: {effect}"
     elif verdict.state == "insufficient_data" and verdict.primary.difference.effect is not None:

@@ -20,7 +20,7 @@ from monitor.metrics.decay import (
     merge_moments,
     relevant_chunks,
 )
-from monitor.metrics.fixed_point import FIXED_POINT_BITS, FIXED_POINT_SCALE, Scorer, from_fixed_point
+from monitor.metrics.fixed_point import FIXED_POINT_BITS, FIXED_POINT_SCALE, Scorer, from_fixed_point, to_fixed_point
 from monitor.metrics.gains import DISCOUNT_NAMES, GAIN_NAMES, GainTable, discount_function
 from monitor.metrics.item_layout import (
     BAD_ANSWER_DAYS,
@@ -152,4 +152,5 @@ __all__ = [
     "reciprocal_rank",
     "relevant_chunks",
     "success_at_k",
+    "to_fixed_point",
 ]

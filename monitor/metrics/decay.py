@@ -71,17 +71,17 @@ class ObservationGroups:
     ) -> ObservationGroups:
         """Return the groups of bucket records (buckets × … × `RecordLayout.response_width`) around their middles.
 
-        The last axis becomes 2·m series: each metric over the rated responses with a defined metric, then each metric
-        over all responses, where responses without a value count as 0.
+        The last axis becomes 2·m series: each metric over the responses with a value, then each ranking metric over
+        all responses, where responses without a value count as 0, and each answer metric as before.
         """
         sums = ResponseRecord(records)
         count, offset = (
             np.concatenate(
-                [rated[..., None] - undefined, np.broadcast_to(responses[..., None], undefined.shape)], axis=-1
+                [with_value, np.where(layout.answer_metrics, with_value, responses[..., None])], axis=-1
             ).astype(np.float64)
-            for responses, rated, undefined in (
-                (sums.responses, sums.rated, sums.undefined),
-                (sums.offsets, sums.rated_offsets, sums.undefined_offsets),
+            for responses, with_value in (
+                (sums.responses, sums.counts(layout)),
+                (sums.offsets, sums.count_offsets(layout)),
             )
         )
         total, total_offset = sums.totals, sums.offset_totals

@@ -41,6 +41,15 @@ def from_fixed_point(value: int) -> float:
     return value / FIXED_POINT_SCALE
 
 
+def to_fixed_point(value: float) -> int:
+    """Return a number in fixed point: value·2³⁰, rounded half to even.
+
+    >>> to_fixed_point(1.5) == 3 << 29
+    True
+    """
+    return round(value * FIXED_POINT_SCALE)
+
+
 class Scorer:
     """Computes an experiment's metrics for rated responses, exactly; immutable except for a cache of grades.
 
@@ -109,7 +118,7 @@ class Scorer:
     def for_experiment(cls, experiment: ExperimentSettings) -> Scorer:
         """Return the scorer of an experiment; ValueError also for a grade of a grading rule that cannot be scored."""
         scorer = cls(
-            experiment.metrics,
+            experiment.ranking_metrics,
             gain=experiment.gain,
             discount=experiment.discount,
             ideal=experiment.ideal,

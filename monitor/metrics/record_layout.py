@@ -27,9 +27,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from monitor.clock import DAY_MS
-from monitor.config import DecaySpec, ExperimentSettings, Population, is_proportion
-from monitor.metrics.fixed_point import FIXED_POINT_BITS, Scorer
-from monitor.metrics.ranked_lists import FloatArray, IntArray
+from monitor.config import DecaySpec, ExperimentSettings, Population
+from monitor.metrics.fixed_point import FIXED_POINT_BITS, Scorer, to_fixed_point
+from monitor.metrics.ranked_lists import BoolArray, FloatArray, IntArray
 
 LOW_WORD_BITS: Final = 24
 _LOW_WORD_MASK: Final = (1 << LOW_WORD_BITS) - 1
@@ -47,9 +47,6 @@ OFFSET_BITS: Final = 10
 A bucket has Σ offset and Σ x·offset besides counts and sums. Readers weight its events to first order around the
 bucket's middle; the relative error of a weight is at most (ln 2/128)²/2 = 0.0015 %."""
 
-LATENCY_SQUARE_BITS: Final = 14
-"""Fraction bits of squared latencies, which are at most 2⁵⁴ ms²."""
-
 ACTIVITY_SQUARE_BITS: Final = 14
 """Fraction bits of the squares of a student's responses and return days."""
 
@@ -58,11 +55,11 @@ EXPOSURE_AGES: Final = ((0, "0"), (1, "1"), (2, "2–3"), (4, "4–7"), (8, "8+"
 
 
 class StudentField:
-    """Indices in a student's sums vector: m is the number of metrics, w the number of guardrail-only metrics.
+    """Indices in a student's sums vector: m is the number of metrics.
 
-    After `RATED` come Σ metric (m), undefined responses (m), Σ guardrail metric (w), responses without a value of the
-    guardrail metric (w): see `RecordLayout.student_totals` and the following. Metrics are in fixed point and over rated
-    responses; guardrail metrics are in whole units and over all responses.
+    After `RATED` come Σ metric (m) in fixed point and the number of undefined responses (m): see
+    `RecordLayout.student_totals`. Undefined are rated responses without a value of a ranking metric, and responses
+    without a value of an answer metric.
     """
 
     RESPONSES: Final = 0
@@ -84,10 +81,10 @@ class ResponseField:
 
 
 class ResponseMetricField:
-    """Indices in a metric's block of a record over responses, where x is the metric of a rated response."""
+    """Indices in a metric's block of a record over responses, where x is the value of a response."""
 
     UNDEFINED: Final = 0
-    """Rated responses whose metric is undefined."""
+    """Responses (of a ranking metric: rated responses) whose metric is undefined."""
     UNDEFINED_OFFSETS: Final = 1
     TOTAL: Final = 2
     """Σx (2)."""
@@ -127,8 +124,9 @@ class UnitField:
 
 
 class UnitMetricField:
-    """Indices in a metric's block of a record over students, where n_q = n − undefined and S = Σ metric.
+    """Indices in a metric's block of a record over students, where S = Σ metric.
 
+    n_q = n − undefined is the number of responses with a value; for an answer metric it is N − undefined.
     Among the sums are Q = ΣS², R = ΣS·N and P = ΣN² of the cluster-robust variance, for both populations.
     """
 
@@ -152,9 +150,9 @@ class UnitMetricField:
 class CohortField:
     """Indices in a record over a cohort, of windows that begin with the day of first exposure.
 
-    After the metrics' blocks of `CohortMetricField` come a block of `MeanField` for each guardrail-only metric and for
-    each activity metric, a block of `UndefinedField` if the primary metric may be undefined, a block of `SubgroupField`
-    for each subgroup, and two blocks of `PairField` if the experiment has a pre-period.
+    After the metrics' blocks of `CohortMetricField` come a block of `MeanField` for each activity metric, a block of
+    `UndefinedField` if the primary metric may be undefined, a block of `SubgroupField` for each subgroup, and two
+    blocks of `PairField` if the experiment has a pre-period.
     """
 
     EXPOSURES: Final = 0
@@ -175,7 +173,8 @@ class CohortField:
 class CohortMetricField:
     """Indices in a metric's block of a record over a cohort.
 
-    y = S/n_q is a student's mean over rated responses, y' = S/N over all responses.
+    y = S/n_q is a student's mean over the responses with a value, y' = S/N over all responses. For a score,
+    y' = (S − least·n_q)/N: responses without a score count as the least score, which readers add again.
     """
 
     RATED_UNITS: Final = 0
@@ -192,10 +191,7 @@ class CohortMetricField:
 
 
 class MeanField:
-    """Indices in a block of a guardrail-only metric or an activity metric.
-
-    y is a student's mean over the responses with a value, or the student's responses or return days.
-    """
+    """Indices in a block of an activity metric, where y is a student's responses or return days."""
 
     UNITS: Final = 0
     TOTAL: Final = 1
@@ -283,8 +279,10 @@ class RecordLayout:
     metric_count: int
     square_bits: tuple[int, ...]
     """Fraction bits of the squares of each metric."""
-    guardrail_square_bits: tuple[int, ...] = ()
-    """Fraction bits of the squares of each of `ExperimentSettings.guardrail_only_metrics`."""
+    is_over_responses: tuple[bool, ...] = ()
+    """Whether each metric is over responses (an answer metric) instead of rated responses; () if none is."""
+    least_values: tuple[int, ...] = ()
+    """The least value of each metric in fixed point; () if all are 0."""
     activity_metrics: tuple[str, ...] = ()
     """See `ExperimentSettings.activity_metrics`."""
     has_undefined: bool = False
@@ -302,13 +300,15 @@ class RecordLayout:
     @classmethod
     def for_experiment(cls, experiment: ExperimentSettings) -> RecordLayout:
         """Return the layout that an experiment's definitions imply."""
+        bounds = Scorer.for_experiment(experiment).bounds()
+        answer_metrics = experiment.answer_metrics
         return cls(
             metric_count=len(experiment.metrics),
-            square_bits=tuple(square_bits(bound) for bound in Scorer.for_experiment(experiment).bounds()),
-            guardrail_square_bits=tuple(
-                FIXED_POINT_BITS if is_proportion(name) else LATENCY_SQUARE_BITS
-                for name in experiment.guardrail_only_metrics
-            ),
+            square_bits=tuple(map(square_bits, (*bounds, *(to_fixed_point(metric.most) for metric in answer_metrics)))),
+            is_over_responses=(False,) * len(bounds) + (True,) * len(answer_metrics) if answer_metrics else (),
+            least_values=(0,) * len(bounds) + tuple(to_fixed_point(metric.least) for metric in answer_metrics)
+            if any(metric.least for metric in answer_metrics)
+            else (),
             activity_metrics=experiment.activity_metrics,
             has_undefined=experiment.primary_may_be_undefined,
             primary_index=[metric.name for metric in experiment.metrics].index(experiment.primary),
@@ -337,13 +337,9 @@ class RecordLayout:
         """Return the index of a metric's block in a record over a cohort."""
         return CohortField.METRICS + CohortMetricField.WIDTH * metric
 
-    def guardrail_index(self, guardrail: int) -> int:
-        """Return the index of a guardrail-only metric's block in a record over a cohort."""
-        return self.cohort_metric_index(self.metric_count) + MeanField.WIDTH * guardrail
-
     def activity_index(self, activity: int) -> int:
         """Return the index of an activity metric's block in a record over a cohort."""
-        return self.guardrail_index(len(self.guardrail_square_bits)) + MeanField.WIDTH * activity
+        return self.cohort_metric_index(self.metric_count) + MeanField.WIDTH * activity
 
     @property
     def undefined_index(self) -> int:
@@ -390,20 +386,23 @@ class RecordLayout:
         return slice(self.student_totals.stop, self.student_totals.stop + self.metric_count)
 
     @property
-    def student_guardrail_totals(self) -> slice:
-        """The part of a student's sums vector with the sum of each guardrail-only metric."""
-        return slice(self.student_undefined.stop, self.student_undefined.stop + len(self.guardrail_square_bits))
-
-    @property
-    def student_guardrail_missing(self) -> slice:
-        """The part of a student's sums vector with the responses that lack each guardrail-only metric."""
-        totals = self.student_guardrail_totals
-        return slice(totals.stop, totals.stop + len(self.guardrail_square_bits))
-
-    @property
     def sums_width(self) -> int:
         """Number of integers of a student's sums vector."""
-        return int(self.student_guardrail_missing.stop)
+        return int(self.student_undefined.stop)
+
+    @property
+    def answer_metrics(self) -> BoolArray:
+        """Which metrics are answer metrics (m)."""
+        return np.array(self.is_over_responses or (False,) * self.metric_count)
+
+    def base_index(self, metric: int) -> int:
+        """Return the index in a student's sums vector of the responses that may have a value of metric `metric`."""
+        is_over_responses = bool(self.is_over_responses) and self.is_over_responses[metric]
+        return StudentField.RESPONSES if is_over_responses else StudentField.RATED
+
+    def least_value(self, metric: int) -> int:
+        """Return the least value of metric `metric` in fixed point."""
+        return self.least_values[metric] if self.least_values else 0
 
     def square_scales(self) -> FloatArray:
         """Return 2^bits of the squares of each metric (m)."""
@@ -411,10 +410,12 @@ class RecordLayout:
 
 
 class MetricSums(NamedTuple):
-    """Sums of a metric over the rated responses of a record."""
+    """Sums of a metric over the responses of a record that have a value."""
 
+    responses: int
+    """Responses with a value."""
     undefined: int
-    """Rated responses whose metric is undefined."""
+    """Responses (of a ranking metric: rated responses) without a value."""
     total: float
     """Σx."""
     squares: float
@@ -450,12 +451,12 @@ class ResponseRecord:
 
     @property
     def undefined(self) -> IntArray:
-        """Rated responses with an undefined metric (… × m)."""
+        """Responses (of a ranking metric: rated responses) with an undefined metric (… × m)."""
         return self._metric_integers(ResponseMetricField.UNDEFINED)
 
     @property
     def undefined_offsets(self) -> IntArray:
-        """Σ offset of the rated responses with an undefined metric (… × m)."""
+        """Σ offset of the responses with an undefined metric (… × m)."""
         return self._metric_integers(ResponseMetricField.UNDEFINED_OFFSETS)
 
     @property
@@ -476,8 +477,18 @@ class ResponseRecord:
     def metric_sums(self, layout: RecordLayout) -> list[MetricSums]:
         """Return the sums of each metric of a single record."""
         totals, squares = self.totals * _UNIT, self.squares / layout.square_scales()
-        columns = zip(self.undefined.tolist(), totals.tolist(), squares.tolist(), strict=True)
+        columns = zip(
+            self.counts(layout).tolist(), self.undefined.tolist(), totals.tolist(), squares.tolist(), strict=True
+        )
         return [MetricSums(*sums) for sums in columns]
+
+    def counts(self, layout: RecordLayout) -> IntArray:
+        """Return the responses with a value of each metric (… × m)."""
+        return _over_metrics(layout, self.responses, self.rated) - self.undefined
+
+    def count_offsets(self, layout: RecordLayout) -> IntArray:
+        """Return Σ offset of the responses with a value of each metric (… × m)."""
+        return _over_metrics(layout, self.offsets, self.rated_offsets) - self.undefined_offsets
 
     def _counts(self, field: int) -> IntArray:
         counts: IntArray = self.integers[..., field]
@@ -489,6 +500,12 @@ class ResponseRecord:
 
     def _metric_sums(self, field: int) -> FloatArray:
         return join_words(self._metric_integers(field), self._metric_integers(field + 1))
+
+
+def _over_metrics(layout: RecordLayout, of_responses: IntArray, of_rated: IntArray) -> IntArray:
+    """Return the integers that belong to each metric: those of all responses, or of the rated ones (… × m)."""
+    selected: IntArray = np.where(layout.answer_metrics, of_responses[..., None], of_rated[..., None])
+    return selected
 
 
 class UnitMetricSums(NamedTuple):
@@ -591,6 +608,20 @@ class StudentMeanSums(NamedTuple):
     square_scale: float
     """Each y² was rounded to a multiple of 1/`square_scale`."""
 
+    def shifted(self, constant: float) -> StudentMeanSums:
+        """Return the sums of y + constant.
+
+        >>> StudentMeanSums(2, 3.0, 5.0, 1.0).shifted(1.0)  # 1, 2 become 2, 3
+        StudentMeanSums(units=2, total=5.0, squares=13.0, square_scale=1.0)
+        """
+        units, total, squares, square_scale = self
+        return StudentMeanSums(
+            units,
+            total + units * constant,
+            squares + 2 * constant * total + units * constant * constant,
+            square_scale,
+        )
+
 
 class StudentPairSums(NamedTuple):
     """Sums over the students who have a mean y in the window and a mean x in the pre-period."""
@@ -606,6 +637,23 @@ class StudentPairSums(NamedTuple):
     """Σx²."""
     products: float
     """Σx·y."""
+
+    def shifted(self, constant: float) -> StudentPairSums:
+        """Return the sums of x + constant and y + constant.
+
+        >>> StudentPairSums(1, 1.0, 1.0, 2.0, 4.0, 2.0).shifted(1.0)  # y = 1, x = 2
+        StudentPairSums(units=1, total=2.0, squares=4.0, covariate_total=3.0, covariate_squares=9.0, products=6.0)
+        """
+        units, total, squares, covariate_total, covariate_squares, products = self
+        added_square = units * constant * constant
+        return StudentPairSums(
+            units,
+            total + units * constant,
+            squares + 2 * constant * total + added_square,
+            covariate_total + units * constant,
+            covariate_squares + 2 * constant * covariate_total + added_square,
+            products + constant * (total + covariate_total) + added_square,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -630,13 +678,8 @@ class CohortRecord:
         start = self.layout.cohort_metric_index(metric)
         total = CohortMetricField.RATED_TOTAL if population == "rated" else CohortMetricField.ALL_TOTAL
         units_index = self.layout.cohort_units_index(metric, population)
-        return self._mean_sums(units_index, start + total, 2.0 ** self.layout.square_bits[metric])
-
-    def guardrail_means(self, guardrail: int) -> StudentMeanSums:
-        """Return the sums of students' means of guardrail-only metric number `guardrail`."""
-        start = self.layout.guardrail_index(guardrail)
-        scale = 2.0 ** self.layout.guardrail_square_bits[guardrail]
-        return self._mean_sums(start + MeanField.UNITS, start + MeanField.TOTAL, scale)
+        sums = self._mean_sums(units_index, start + total, 2.0 ** self.layout.square_bits[metric])
+        return sums.shifted(self._least_value(metric, population))
 
     def activity_means(self, activity: int) -> StudentMeanSums:
         """Return the sums of students' values of activity metric number `activity`."""
@@ -661,14 +704,16 @@ class CohortRecord:
             units, total = SubgroupField.RATED_UNITS, SubgroupField.RATED_TOTAL
         else:
             units, total = SubgroupField.ALL_UNITS, SubgroupField.ALL_TOTAL
-        return self._mean_sums(start + units, start + total, 2.0 ** self.layout.square_bits[self.layout.primary_index])
+        primary = self.layout.primary_index
+        sums = self._mean_sums(start + units, start + total, 2.0 ** self.layout.square_bits[primary])
+        return sums.shifted(self._least_value(primary, population))
 
     def pair_sums(self, population: Population) -> StudentPairSums:
         """Return the sums of the primary metric's means in the window and in the pre-period."""
         start = self.layout.pair_index(0 if population == "rated" else 1)
         block = self.integers[start : start + PairField.WIDTH].tolist()
         scale = 2.0 ** self.layout.square_bits[self.layout.primary_index]
-        return StudentPairSums(
+        sums = StudentPairSums(
             units=block[PairField.UNITS],
             total=_join_word_pair(block, PairField.TOTAL) / _FIXED_POINT_SCALE,
             squares=_join_word_pair(block, PairField.SQUARES) / scale,
@@ -676,6 +721,11 @@ class CohortRecord:
             covariate_squares=_join_word_pair(block, PairField.COVARIATE_SQUARES) / scale,
             products=_join_word_pair(block, PairField.PRODUCTS) / scale,
         )
+        return sums.shifted(self._least_value(self.layout.primary_index, population))
+
+    def _least_value(self, metric: int, population: Population) -> float:
+        """Return what the stored means of a metric lack: the least value, over all responses."""
+        return self.layout.least_value(metric) * _UNIT if population == "all" else 0.0
 
     def _mean_sums(self, units_index: int, total_index: int, square_scale: float) -> StudentMeanSums:
         """Return sums with the words of Σy at `total_index` and the words of Σy² behind the words of Σy."""

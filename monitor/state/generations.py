@@ -192,7 +192,8 @@ def read_variant_totals(store: ShardedStore) -> dict[str, dict[str, VariantTotal
     for name, stored in read_stored_experiments(store).items():
         definitions = stored["definitions"]
         metrics = definitions["metrics"]
-        layout = RecordLayout(len(metrics), (0,) * len(metrics))
+        is_over_responses = tuple("@" not in metric for metric in metrics)
+        layout = RecordLayout(len(metrics), (0,) * len(metrics), is_over_responses)
         totals[name] = {}
         for index, variant in enumerate(definitions["variants"]):
             record = np.zeros(layout.response_width, dtype=np.int64)
@@ -202,10 +203,9 @@ def read_variant_totals(store: ShardedStore) -> dict[str, dict[str, VariantTotal
                     shard_record = decode_record(key, store.client.get(key))
                 record[: len(shard_record)] += shard_record
             sums = ResponseRecord(record)
-            rated = int(sums.rated)
             means = {
-                metric: total / (rated - undefined) if rated > undefined else None
-                for metric, (undefined, total, _) in zip(metrics, sums.metric_sums(layout), strict=True)
+                metric: sums_of_metric.total / sums_of_metric.responses if sums_of_metric.responses else None
+                for metric, sums_of_metric in zip(metrics, sums.metric_sums(layout), strict=True)
             }
-            totals[name][variant] = VariantTotals(int(sums.responses), rated, means)
+            totals[name][variant] = VariantTotals(int(sums.responses), int(sums.rated), means)
     return totals

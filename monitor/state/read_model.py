@@ -425,8 +425,8 @@ class StoreReader:
                 key=(variant.number, variant.index, decay.name),
                 decay=decay,
                 layout=self._layouts[variant.experiment.name],
-                observed_metrics=ResponseRecord(variant.all_time_sums).undefined
-                < ResponseRecord(variant.all_time_sums).rated,
+                observed_metrics=ResponseRecord(variant.all_time_sums).counts(self._layouts[variant.experiment.name])
+                > 0,
                 oldest_chunk=(newest[variant.experiment.name] - variant.experiment.retention_ms)
                 // chunk_length_ms(decay),
             )
@@ -444,16 +444,17 @@ class StoreReader:
         responses, rated = int(response_record.responses), int(response_record.rated)
         layout = self._layouts[variant.experiment.name]
         metrics = {}
-        for index, (undefined, total, square) in enumerate(response_record.metric_sums(layout)):
-            count = rated - undefined
+        for index, (count, undefined, total, square) in enumerate(response_record.metric_sums(layout)):
+            metric = variant.experiment.metrics[index]
+            all_count = responses if metric.is_ranking else count
             variance = max(square - total * total / count, 0.0) / (count - 1) if count > 1 else None
             clustered_variance = live_estimates[index].variance
-            metrics[variant.experiment.metrics[index].name] = MetricSummary(
+            metrics[metric.name] = MetricSummary(
                 count=count,
                 undefined=undefined,
                 sum=total,
                 mean=total / count if count else None,
-                mean_over_all=total / responses if responses else None,
+                mean_over_all=total / all_count if all_count else None,
                 variance=variance,
                 decayed={
                     decay.name: means[variant.number, variant.index, decay.name][index]

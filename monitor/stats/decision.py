@@ -447,24 +447,32 @@ class _DecisionRule:
     hour_ratios: tuple[tuple[str, SrmResult], ...]
     """The SRM test of each hour of first exposure; the hours share the level."""
 
+    def gain_bounds(self, comparison: VariantComparison) -> tuple[float, float] | None:
+        """Return the interval of a comparison on the primary metric, turned so that a gain is positive."""
+        bounds = _bounds(comparison)
+        if bounds is None or not self.evidence.lower_is_better:
+            return bounds
+        return -bounds[1], -bounds[0]
+
     def decide_state(self) -> tuple[VerdictState, tuple[Reason, ...]]:
         """Return the first state that applies, with the reasons."""
-        lower, upper = self.primary.lower, self.primary.upper
+        gain = self.gain_bounds(self.primary)
         insufficiencies = tuple(self.insufficiencies())
-        if insufficiencies or lower is None or upper is None:
+        if insufficiencies or gain is None:
             return "insufficient_data", insufficiencies
         if validity_failures := tuple(self.validity_failures()):
             return "invalid", validity_failures
-        if harms := tuple(self.harms(upper)):
+        if harms := tuple(self.harms()):
             return "stop_harm", harms
-        return self.decide_by_primary_metric(lower, upper)
+        return self.decide_by_primary_metric(*gain)
 
     def decide_by_primary_metric(self, lower: float, upper: float) -> tuple[VerdictState, tuple[Reason, ...]]:
-        """Return the state and reasons from the primary metric's bounds, for sufficient, valid and harmless data."""
+        """Return the state and reasons from the bounds of the gain, for sufficient, valid and harmless data."""
         margin, mde, metric = self.evidence.criteria.margin, self.evidence.criteria.mde, self.evidence.metric
         interval = _interval(metric, self.primary)
         if lower > -margin:
-            gain = (Reason("better", f"{metric} is better: the whole interval is above 0."),) if lower > 0 else ()
+            side = "below" if self.evidence.lower_is_better else "above"
+            gain = (Reason("better", f"{metric} is better: the whole interval is {side} 0."),) if lower > 0 else ()
             not_worse = f"{metric} is not worse than allowed: any loss is smaller than {margin:.4g}."
             tolerable_loss = (Reason("not_worse", not_worse),)
             open_guardrails = tuple(self.open_guardrails())
@@ -620,14 +628,15 @@ class _DecisionRule:
             is_large = quality.missing_share > self.evidence.criteria.rejected_limit
             yield Reason("many_rejections" if is_large else "rejections", _describe_missing(quality))
 
-    def harms(self, upper: float) -> Iterator[Reason]:
-        """Yield the harms above the margins: of the primary metric with upper bound `upper`, and of guardrails."""
-        margin = self.evidence.criteria.margin
-        if upper < -margin:
+    def harms(self) -> Iterator[Reason]:
+        """Yield the harms above the margins: of the primary metric, and of guardrails."""
+        margin, gain = self.evidence.criteria.margin, self.gain_bounds(self.primary)
+        if gain is not None and gain[1] < -margin:
             metric = self.evidence.metric
-            loss, allowed = format_changes(metric, [-upper, margin])
+            loss, allowed = format_changes(metric, [-gain[1], margin])
             allowance = f"the allowed loss is {allowed}" if margin else "no loss is allowed"
-            text = f"{metric} is lower by at least {loss}{metric_unit(metric)}; {allowance}."
+            direction = "higher" if self.evidence.lower_is_better else "lower"
+            text = f"{metric} is {direction} by at least {loss}{metric_unit(metric)}; {allowance}."
             yield Reason("worse", text)
         for result in self.guardrails:
             if result.state == "crossed" and result.least_harm is not None:
@@ -695,7 +704,8 @@ class _DecisionRule:
     def undefined_conflicts(self, required_lower_bound: float) -> Iterator[Reason]:
         """Yield a reason if undefined shares differ and the lower bound with undefined values as 0 is too low."""
         if self.undefined_as_zero is not None and self.undefined_share_difference() is not None:
-            lower = self.undefined_as_zero.lower
+            gain = self.gain_bounds(self.undefined_as_zero)
+            lower = None if gain is None else gain[0]
             if lower is None or lower <= required_lower_bound:
                 bound = "unknown" if lower is None else f"{lower:+.4g}".replace("-", "\u2212")
                 metric = self.evidence.metric
@@ -712,9 +722,10 @@ class _DecisionRule:
     def population_conflicts(self, required_lower_bound: float) -> Iterator[Reason]:
         """Yield a reason if rated shares differ and the other population's lower bound is too low."""
         difference = self.rated_share_difference()
-        if difference is None:
+        if difference is None or self.other_population is None:
             return
-        lower = None if self.other_population is None else self.other_population.lower
+        gain = self.gain_bounds(self.other_population)
+        lower = None if gain is None else gain[0]
         if lower is None or lower <= required_lower_bound:
             metric = self.evidence.metric
             known_bound = "unknown" if lower is None else f"{lower:+.4g}".replace("-", "\u2212")
@@ -722,7 +733,7 @@ class _DecisionRule:
             text = (
                 f"The shares of rated responses differ by {_points(difference, sign=True)}, so {metric} must also be "
                 "good in the other population (all responses instead of rated responses, or the reverse). "
-                f"There, the lower bound of its effect is {known_bound}; it must be above {required_bound}."
+                f"There, the lower bound of its gain is {known_bound}; it must be above {required_bound}."
             )
             yield Reason("populations_disagree", text)
 
@@ -742,7 +753,7 @@ class _DecisionRule:
         yield from failures
         if not any(failure.code in {"uneven_rejections", "many_rejections"} for failure in failures):
             yield from self.rejections()
-        yield from self.harms(self.primary.upper if self.primary.upper is not None else float("inf"))
+        yield from self.harms()
         if self.evidence.skipped_events is not None:
             yield Reason("skipped_events", f"{str(self.evidence.skipped_events).rstrip('.')}.")
         if (difference := self.rated_share_difference()) is not None:
@@ -763,11 +774,12 @@ class _DecisionRule:
         yield from self.left_out_students()
         yield from self.live_conflicts()
         effect = self.primary.difference.effect
-        for name, comparison in self.diagnostics:
+        for metric, (name, comparison) in zip(self.evidence.diagnostics, self.diagnostics, strict=True):
             lower, upper = comparison.lower, comparison.upper
             if effect is None or lower is None or upper is None:
                 continue
-            if (lower > 0 > effect) or (upper < 0 < effect):
+            expected_sign = -1 if metric.lower_is_better != self.evidence.lower_is_better else 1
+            if (lower > 0 > expected_sign * effect) or (upper < 0 < expected_sign * effect):
                 text = (
                     f"{name} moves in the other direction ({_interval(name, comparison)}); "
                     f"{self.evidence.metric} decides."

@@ -66,13 +66,14 @@ class GuardrailEvidence:
 
 
 class DiagnosticMetric(msgspec.Struct, frozen=True):
-    """The closed estimates of a metric that never decides, such as nDCG; `mde` tunes the interval."""
+    """The closed estimates of a metric that does not decide; `mde` tunes the interval."""
 
     name: str
     mde: float
     arms: EstimatePair
     max_value: float | None = msgspec.field(default=None, name="largest")
     """The largest value that a student can have (the smallest is 0); None if values are unbounded."""
+    lower_is_better: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class CupedAdjustment:
     students: int
     """Students of all variants with a mean from before the experiment and a mean within it."""
     unadjusted: EstimatePair
-    unadjusted_other_population: EstimatePair
+    unadjusted_other_population: EstimatePair | None
     covariate: EstimatePair
     """The means from before the experiment: assignment at random makes them equal but for chance."""
     covered_share: EstimatePair
@@ -177,9 +178,15 @@ class VerdictEvidence(msgspec.Struct, frozen=True):
     skipped_events: SkippedEventCounts | None = msgspec.field(default=None, name="skipped")
     data_quality: DataQuality | None = None
     """Missing responses by variant; None if not counted."""
+    lower_is_better: bool = False
+    """Whether a fall of the primary metric is an improvement, as for latencies."""
     other_population: EstimatePair | None = None
-    """The primary metric in the other population: over all responses if `arms` is over rated ones, and vice versa."""
+    """The primary metric in the other population: over all responses if `arms` is over rated ones, and vice versa.
+
+    None if every response has a value of the primary metric, so that there is no other population.
+    """
     rated_share: EstimatePair | None = None
+    """The shares of rated responses; None if the primary metric does not depend on feedback."""
     undefined_share: EstimatePair | None = None
     """Students' shares of rated responses whose primary metric is undefined; None if it is always defined."""
     undefined_as_zero: EstimatePair | None = None

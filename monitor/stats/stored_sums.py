@@ -97,7 +97,10 @@ class StoredStudentSums:
     history: ExperimentHistory = field(default_factory=ExperimentHistory)
 
     def live_estimates(self, layout: RecordLayout, population: Population) -> Mapping[str, list[Estimate]]:
-        """Return variant → live estimates of all metrics, in the order of the layout."""
+        """Return variant → live estimates of all metrics, in the order of the layout.
+
+        `population` is that of ranking metrics; answer metrics are over the responses with a value.
+        """
         return {
             name: [
                 live_metric_statistic(record, layout, metric, population).estimate()
@@ -143,11 +146,6 @@ def closed_activity_statistic(record: IntArray, layout: RecordLayout, activity: 
     return _sample_mean_statistic(CohortRecord(record, layout).activity_means(activity))
 
 
-def closed_guardrail_statistic(record: IntArray, layout: RecordLayout, guardrail: int) -> SampleMeanStatistic:
-    """Return the statistic of guardrail metric number `guardrail`, from a sum of closed cohort records."""
-    return _sample_mean_statistic(CohortRecord(record, layout).guardrail_means(guardrail))
-
-
 def closed_subgroup_statistic(
     record: IntArray, layout: RecordLayout, subgroup: int, population: Population
 ) -> SampleMeanStatistic:
@@ -168,12 +166,15 @@ def covariate_square_scale(layout: RecordLayout) -> float:
 def live_metric_statistic(
     record: IntArray, layout: RecordLayout, metric: int, population: Population
 ) -> RatioStatistic:
-    """Return the ratio statistic of metric number `metric`, from a variant's record over all students."""
+    """Return the ratio statistic of metric number `metric`, from a variant's record over all students.
+
+    An answer metric is over the responses with a value, whatever the population.
+    """
     unit_sums = UnitRecord(record)
     units, defined, total, squares, defined_products, defined_squares, response_products = unit_sums.metric_sums(
         layout, metric
     )
-    if population == "rated":
+    if population == "rated" or layout.answer_metrics[metric]:
         return RatioStatistic(units, total, float(defined), squares, defined_products, defined_squares)
     return RatioStatistic(
         unit_sums.units, total, float(unit_sums.responses), squares, response_products, unit_sums.response_squares

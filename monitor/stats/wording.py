@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from monitor.config import (
-    FEEDBACK_METRIC_PREFIX,
+    EMPTY_METRIC,
     LATENCY_ABOVE_PREFIX,
     LATENCY_METRIC,
     RATED_SHARE_METRIC,
     RESPONSES_METRIC,
     RETURN_DAYS_METRIC,
+    SHARE_PREFIX,
     is_proportion,
 )
 from monitor.stats.comparison import VariantComparison
@@ -25,6 +26,8 @@ _OPEN: Final = ", so this is still open"
 _LABELS: Final = {
     RATED_SHARE_METRIC: "share of rated responses",
     LATENCY_METRIC: "mean latency",
+    EMPTY_METRIC: "share of empty responses",
+    "items_shown": "number of items shown",
     RESPONSES_METRIC: "number of responses per student",
     RETURN_DAYS_METRIC: "number of days on which a student returns",
 }
@@ -40,11 +43,18 @@ _CONCLUSIONS: Final[Mapping[GuardrailState, str]] = {
 def metric_label(name: str) -> str:
     """Return the name of a metric or guardrail metric for readers, for the middle of a sentence.
 
-    >>> metric_label("feedback:escalated"), metric_label("rated_share"), metric_label("dcg@5")
-    ("share of responses with feedback 'escalated'", 'share of rated responses', 'dcg@5')
+    >>> metric_label("share:escalated"), metric_label("share:csat>=4"), metric_label("dcg@5")
+    ("share of responses with feedback 'escalated'", "share of responses with feedback 'csat' of at least 4", 'dcg@5')
+    >>> metric_label("score:csat"), metric_label("sum:watched_minutes"), metric_label("rated_share")
+    ("mean score of 'csat'", "sum of 'watched_minutes' per response", 'share of rated responses')
     """
-    if name.startswith(FEEDBACK_METRIC_PREFIX):
-        return f"share of responses with feedback '{name.removeprefix(FEEDBACK_METRIC_PREFIX)}'"
+    if name.startswith(SHARE_PREFIX):
+        kind, _, threshold = name.removeprefix(SHARE_PREFIX).partition(">=")
+        return f"share of responses with feedback '{kind}'" + (f" of at least {threshold}" if threshold else "")
+    if name.startswith("score:"):
+        return f"mean score of '{name.removeprefix('score:')}'"
+    if name.startswith("sum:"):
+        return f"sum of '{name.removeprefix('sum:')}' per response"
     if name.startswith(LATENCY_ABOVE_PREFIX):
         return f"share of responses slower than {name.removeprefix(LATENCY_ABOVE_PREFIX)} ms"
     return _LABELS.get(name, name)
@@ -77,7 +87,7 @@ def format_changes(metric: str, values: Sequence[float], *, sign: bool = False) 
     Shares are in percentage points. The range of the values has two significant digits, and no value other than 0 is
     rounded to 0 if three more decimals suffice. `sign` adds a plus sign to positive numbers.
 
-    >>> format_changes("dcg@5", [0.0512, 0.2877]), format_changes("feedback:escalated", [0.002, 0.01533], sign=True)
+    >>> format_changes("dcg@5", [0.0512, 0.2877]), format_changes("share:escalated", [0.002, 0.01533], sign=True)
     (['0.05', '0.29'], ['+0.2', '+1.5'])
     """
     scaled = [100 * value if is_proportion(metric) else value for value in values]
@@ -107,11 +117,11 @@ def format_level(alpha: float) -> str:
     return f"{100 * (1 - alpha):.4g} %"
 
 
-def describe_change(metric: str, comparison: VariantComparison) -> str:
+def describe_change(metric: str, comparison: VariantComparison, *, lower_is_better: bool = False) -> str:
     """Return a phrase with the effect on a metric, the confidence level and the interval.
 
-    The verb follows from the interval: "improved" above 0, "fell" below 0, "changed" otherwise. Metrics that decide
-    and diagnostic metrics are better if they are higher.
+    The verb follows from the interval: "improved" above 0 ("rose" if lower values are better), "fell" below 0,
+    "changed" otherwise.
     """
     effect, lower, upper = comparison.difference.effect, comparison.lower, comparison.upper
     unit = metric_unit(metric)
@@ -124,7 +134,8 @@ def describe_change(metric: str, comparison: VariantComparison) -> str:
     if lower <= 0 <= upper:
         change, low, high = format_changes(metric, [effect, lower, upper], sign=True)
         return f"{metric_label(metric)} changed by {change}{unit} ({level} {low} to {high})"
-    verb, direction = ("improved", 1) if lower > 0 else ("fell", -1)
+    rise = "rose" if lower_is_better else "improved"
+    verb, direction = (rise, 1) if lower > 0 else ("fell", -1)
     bounds = sorted((direction * lower, direction * upper))
     change, low, high = format_changes(metric, [direction * effect, *bounds])
     return f"{metric_label(metric)} {verb} by {change}{unit} ({level} {low} to {high})"

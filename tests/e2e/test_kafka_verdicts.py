@@ -43,7 +43,7 @@ SCENARIO = Scenario(responses=36_000, students=12_000, days=14, effects={"treatm
 """Two weeks of students with an effect."""
 RAILS = """
 [[experiments.guardrails]]
-metric = "feedback:escalated"
+metric = "share:escalated"
 harmful_direction = "up"
 margin = 0.01
 [[experiments.guardrails]]
@@ -117,7 +117,7 @@ def test_the_verdict_is_that_of_the_simulated_truth(
     states = {
         guardrail["guardrail"]["name"]: guardrail["state"] for guardrail in verdict_json["guardrails"]["treatment"]
     }
-    crossed = {"escalating": {"feedback:escalated"}, "slow": {"latency_ms"}, "worse": set()}
+    crossed = {"escalating": {"share:escalated"}, "slow": {"latency_ms"}, "worse": set()}
     assert {name for name, state in states.items() if state == "crossed"} == crossed.get(case.name, set())
 
 

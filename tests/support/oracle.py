@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from monitor.config import ExperimentSettings
+from monitor.config import ExperimentSettings, MetricSpec
 from monitor.events import Feedback, Response
 
 DAY_MS = 86_400_000
@@ -27,7 +27,7 @@ class ExpectedResponse:
     kinds: dict[str, int]
     """Feedback kind → number of current reactions."""
     metrics: dict[str, float | None] = field(default_factory=dict)
-    """Metric → value, None if undefined; empty without grades."""
+    """Metric → value, None if undefined; without grades, only the answer metrics."""
     ratings: dict[tuple[str | None, str], float] = field(default_factory=dict)
     """(student, item of the response) → grade."""
     latest_review: float | None = None
@@ -140,57 +140,98 @@ def item_cell_counts(hash_key: bytes, responses: Iterable[Response]) -> list[int
     return counts
 
 
+def _counts(experiment: ExperimentSettings, response: Response, reaction: Feedback) -> bool:
+    """Return whether a reaction is within the feedback window, and its score on the scale."""
+    age_ms = reaction.timestamp_ms - response.timestamp_ms
+    if not -experiment.feedback_clock_tolerance_ms <= age_ms <= experiment.feedback_window_ms:
+        return False
+    if response.timestamp_ms < (experiment.starts_at_ms or 0) <= reaction.timestamp_ms:
+        return False
+    ranges = [
+        (metric.least, metric.most)
+        for metric in experiment.metrics
+        if metric.measure == "score" and metric.kind == reaction.kind
+    ]
+    if experiment.grades.get(reaction.kind) == "score":
+        ranges.append((0.0, experiment.max_grade))
+    return reaction.is_withdrawn or all(least <= reaction.score <= most for least, most in ranges)
+
+
+def _current_reactions(
+    experiment: ExperimentSettings, response: Response, reactions: set[Feedback]
+) -> list[tuple[str | None, Feedback]]:
+    """Return (student, reaction) of the current reactions in the order of time."""
+    current: dict[tuple[str | None, str | None, str], Feedback] = {}
+    registers = {kind: group[0] for group in experiment.exclusive_kinds for kind in group}
+    for reaction in sorted(reactions, key=lambda each: (each.timestamp_ms, each.is_withdrawn, each.feedback_id)):
+        if not _counts(experiment, response, reaction):
+            continue
+        user = reaction.user_id if reaction.user_id is not None else response.user_id
+        name = registers.get(reaction.kind, reaction.kind)
+        if reaction.is_withdrawn:
+            for key in [key for key in current if key[:2] == (user, reaction.item_id)]:
+                if current[key].kind == reaction.kind:
+                    del current[key]
+        else:
+            number = reaction.feedback_id if reaction.kind in experiment.additive_kinds else ""
+            current[user, reaction.item_id, f"{name} {number}"] = reaction
+    ordered = sorted(current.items(), key=lambda pair: (pair[1].timestamp_ms, pair[1].feedback_id))
+    return [(user, reaction) for (user, _, _), reaction in ordered]
+
+
 def _expected_response(
     experiment: ExperimentSettings, response: Response, reactions: set[Feedback]
 ) -> ExpectedResponse:
-    latest: dict[tuple[str | None, str | None, str], Feedback] = {}
-    for reaction in reactions:
-        scale = experiment.max_grade if experiment.grades.get(reaction.kind) == "score" else math.inf
-        age_ms = reaction.timestamp_ms - response.timestamp_ms
-        if not -experiment.feedback_clock_tolerance_ms <= age_ms <= experiment.feedback_window_ms:
-            continue
-        if reaction.score > scale and not reaction.is_withdrawn:
-            continue
-        if response.timestamp_ms < (experiment.starts_at_ms or 0) <= reaction.timestamp_ms:
-            continue
-        user = reaction.user_id if reaction.user_id is not None else response.user_id
-        register = (user, reaction.item_id, reaction.kind)
-        previous = latest.get(register)
-        if previous is None or (reaction.timestamp_ms, reaction.is_withdrawn, reaction.feedback_id) > (
-            previous.timestamp_ms,
-            previous.is_withdrawn,
-            previous.feedback_id,
-        ):
-            latest[register] = reaction
     kinds: dict[str, int] = defaultdict(int)
     grades: dict[int, float] = {}
     ratings: dict[tuple[str | None, str], float] = {}
     ranks = response.ranks or range(1, len(response.items) + 1)
     positions = dict(zip(response.items, ranks, strict=True))
-    for reaction in latest.values():
-        if reaction.is_withdrawn:
-            continue
+    current = _current_reactions(experiment, response, reactions)
+    for user, reaction in current:
         kinds[reaction.kind] += 1
         grade = _grade(experiment, reaction.kind, reaction.score)
         if reaction.item_id in positions and grade is not None:
             rank = positions[reaction.item_id]
             grades[rank] = max(grade, grades.get(rank, grade))
-            user = reaction.user_id if reaction.user_id is not None else response.user_id
             assert reaction.item_id is not None
             ratings[user, reaction.item_id] = max(grade, ratings.get((user, reaction.item_id), grade))
     reviews = sorted(
-        (reaction.timestamp_ms, reaction.feedback_id, reaction.score)
+        (reaction.timestamp_ms, reaction.feedback_id, reaction.score, reaction.is_withdrawn)
         for reaction in reactions
         if reaction.kind == "reviewed"
     )
     expected = ExpectedResponse(
-        response, grades, dict(kinds), ratings=ratings, latest_review=reviews[-1][2] if reviews else None
+        response,
+        grades,
+        dict(kinds),
+        ratings=ratings,
+        latest_review=reviews[-1][2] if reviews and not reviews[-1][3] else None,
     )
     if grades:
         expected.metrics = {
-            metric.name: _metric(experiment, metric.measure, metric.k, grades) for metric in experiment.metrics
+            metric.name: _metric(experiment, metric.measure, metric.k, grades) for metric in experiment.ranking_metrics
         }
+    for metric in experiment.answer_metrics:
+        scores = [reaction.score for _, reaction in current if reaction.kind == metric.kind]
+        value = _answer_value(metric, response, scores)
+        expected.metrics[metric.name] = None if value is None else min(value, metric.most)
     return expected
+
+
+def _answer_value(metric: MetricSpec, response: Response, scores: list[float]) -> float | None:
+    """Return the value of an answer metric before the cap; `scores` are of current reactions in the order of time."""
+    latency_ms = rounded_latency_ms(response)
+    values: dict[str, float | None] = {
+        "share": float(any(score >= metric.threshold for score in scores)),
+        "score": scores[-1] if scores else metric.silence,
+        "sum": math.fsum(scores),
+        "items_shown": float(len(response.items)),
+        "empty": float(not response.items),
+        "latency_ms": None if latency_ms < 0 else float(latency_ms),
+        "latency_above_ms": None if latency_ms < 0 else float(latency_ms > metric.threshold),
+    }
+    return values[metric.measure]
 
 
 def expected_decayed_mean(

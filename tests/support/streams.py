@@ -44,8 +44,24 @@ EXPERIMENT = ExperimentSettings(
     items=ItemSettings(30, expected_items=20),
     decay=(DecaySpec("1h", HOUR), DecaySpec("24h", 24 * HOUR), DecaySpec("reciprocal-10d", None, 240 * HOUR)),
 )
-RICH = replace(
+ANSWER_METRICS = (
+    MetricSpec("score:reviewed", "score", kind="reviewed", least=1, most=5),
+    MetricSpec("sum:watched", "sum", kind="watched", most=1),
+    MetricSpec("items_shown", "items_shown", most=4),
+    MetricSpec("empty", "empty", lower_is_better=True),
+    MetricSpec("share:watched>=0.5", "share", kind="watched", threshold=0.5),
+    MetricSpec("latency_above_ms:500", "latency_above_ms", threshold=500, lower_is_better=True),
+    MetricSpec("latency_ms", "latency_ms", most=60_000, lower_is_better=True),
+    MetricSpec("share:escalated", "share", kind="escalated", lower_is_better=True),
+)
+WITH_ANSWER_METRICS = replace(
     EXPERIMENT,
+    metrics=(*EXPERIMENT.metrics, *ANSWER_METRICS),
+    exclusive_kinds=(("helpful", "escalated"),),
+    additive_kinds=("watched",),
+)
+RICH = replace(
+    WITH_ANSWER_METRICS,
     novelty=True,
     starts_at_ms=START + 24 * HOUR,
     pre_period_ms=20 * HOUR,
@@ -55,7 +71,7 @@ RICH = replace(
         guardrails=(
             GuardrailSettings("rated_share", "down", 0.05),
             GuardrailSettings("latency_ms", "up", 100),
-            GuardrailSettings("feedback:escalated", "up", 0.05),
+            GuardrailSettings("share:escalated", "up", 0.05),
             GuardrailSettings("latency_above_ms:500", "up", 0.05),
             GuardrailSettings("responses_per_student", "down", 0.1, is_relative=True),
             GuardrailSettings("return_days", "down", 0.1),
@@ -125,6 +141,7 @@ def _reactions(draw: st.DrawFn, response: Response) -> list[Feedback]:
                 user_id=draw(st.sampled_from([response.user_id, None, "student-9"])),
                 item_id=draw(st.sampled_from([*response.items, None, "video-99"])),
                 score=draw(st.sampled_from(scores)),
+                is_withdrawn=draw(st.sampled_from([False] * 4 + [True])),
             )
         )
     return reactions

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.analysis.summary import VariantSummary
+from monitor.config import ExperimentSettings
 from monitor.events import Feedback, Response
 from monitor.metrics import DayRecord, UnitRecord, day_record_width
 from monitor.metrics.record_layout import RecordLayout
@@ -28,7 +29,7 @@ from tests.support.oracle import (
     student_sums_by_variant,
 )
 from tests.support.store_bench import SLOW_HEALTH_CHECKS, StoreBench
-from tests.support.streams import EXPERIMENT, HOUR, RICH, arrivals, streams
+from tests.support.streams import EXPERIMENT, HOUR, RICH, WITH_ANSWER_METRICS, arrivals, streams
 
 Events = Sequence[Response | Feedback]
 
@@ -62,33 +63,37 @@ def test_any_order_duplication_batching_and_sharding_of_events_gives_the_same_in
 
 
 @settings(max_examples=40, suppress_health_check=SLOW_HEALTH_CHECKS)
-@given(events=streams(), shards=st.sampled_from([1, 3]))
-def test_the_summary_agrees_with_an_independent_recomputation(events: Events, shards: int, server: RedisServer) -> None:
+@given(events=streams(), shards=st.sampled_from([1, 3]), experiment=st.sampled_from([EXPERIMENT, WITH_ANSWER_METRICS]))
+def test_the_summary_agrees_with_an_independent_recomputation(
+    events: Events, shards: int, experiment: ExperimentSettings, server: RedisServer
+) -> None:
     """Counts, sums, means, variances, decayed means and student sums agree with the oracle."""
-    bench = StoreBench(server, shard_count=shards)
+    bench = StoreBench(server, experiment, shard_count=shards)
     bench.apply([events])
-    judged = compute_expected_responses(EXPERIMENT, events)
+    judged = compute_expected_responses(experiment, events)
     summary = bench.reader.read_summary()
     for name, variant in summary.experiments["ranker"].variants.items():
         of_variant = [response for response in judged if response.response.variant == name]
         rated = [response for response in of_variant if response.is_rated]
         assert (variant.responses, variant.rated_responses) == (len(of_variant), len(rated))
         assert variant.feedback == _feedback_counts(of_variant)
-        for metric in EXPERIMENT.metrics:
-            values = [response.metrics[metric.name] for response in rated]
+        for metric in experiment.metrics:
+            observed = rated if metric.is_ranking else of_variant
+            values = [response.metrics[metric.name] for response in observed]
             defined = [value for value in values if value is not None]
             measured = variant.metrics[metric.name]
             assert (measured.count, measured.undefined) == (len(defined), len(values) - len(defined))
             assert measured.sum == pytest.approx(math.fsum(defined), abs=1e-8)
             if defined:
                 assert measured.mean == pytest.approx(np.mean(defined), abs=1e-8)
-                assert measured.mean_over_all == pytest.approx(math.fsum(defined) / len(of_variant), abs=1e-8)
+                all_count = len(of_variant) if metric.is_ranking else len(defined)
+                assert measured.mean_over_all == pytest.approx(math.fsum(defined) / all_count, abs=1e-8)
             if len(defined) > 1:
-                assert measured.variance == pytest.approx(np.var(defined, ddof=1), abs=1e-7)
-            for decay in EXPERIMENT.decay[:2]:
+                assert measured.variance == pytest.approx(np.var(defined, ddof=1), abs=1e-7, rel=1e-9)
+            for decay in experiment.decay[:2]:
                 assert decay.half_life_ms is not None
                 _check_decayed(
-                    [(response.response.timestamp_ms, response.metrics[metric.name]) for response in rated],
+                    [(response.response.timestamp_ms, response.metrics[metric.name]) for response in observed],
                     summary.as_of_ms,
                     decay.half_life_ms,
                     measured.decayed[decay.name].mean,
@@ -99,7 +104,7 @@ def test_the_summary_agrees_with_an_independent_recomputation(events: Events, sh
         } - {None}
         responses = [response.response for response in of_variant]
         _check_traffic(bench, name, variant, responses, users_of_other_variants, summary.as_of_ms)
-    _check_units(bench, judged)
+    _check_units(bench, experiment, judged)
 
 
 def _check_traffic(
@@ -218,11 +223,11 @@ def _check_decayed(
     assert count == pytest.approx(expected[1], rel=1e-4)
 
 
-def _check_units(bench: StoreBench, judged: Sequence[ExpectedResponse]) -> None:
+def _check_units(bench: StoreBench, experiment: ExperimentSettings, judged: Sequence[ExpectedResponse]) -> None:
     """Compare Q = ΣS², R = ΣS·n, P = Σn² and the counts of units with the oracle's students."""
     sums = student_sums_by_variant(judged)
-    layout = RecordLayout.for_experiment(EXPERIMENT)
-    for index, variant in enumerate(sorted(EXPERIMENT.variants)):
+    layout = RecordLayout.for_experiment(experiment)
+    for index, variant in enumerate(sorted(experiment.variants)):
         record = np.zeros(layout.unit_width, dtype=np.int64)
         for shard in bench.store:
             stored = bench.first_shard.client.get(shard.keys.unit_sums(bench.experiment_number, index)) or b""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
-from monitor.config import DecisionSettings, GuardrailSettings
+from monitor.config import DecisionSettings, GuardrailSettings, MetricSpec
 from monitor.events import Feedback, Response
 from monitor.pipeline.retention import RetentionCleaner
 from monitor.pipeline.watermark import WatermarkTracker
@@ -18,7 +18,8 @@ from tests.support.streams import EXPERIMENT, HOUR, START
 EXPERIMENT_WITH_GUARDRAIL = replace(
     EXPERIMENT,
     grades=MappingProxyType({"rating": "score", "helpful": 3.0}),
-    decision=DecisionSettings(guardrails=(GuardrailSettings("feedback:escalated", "up", 0.01),)),
+    metrics=(*EXPERIMENT.metrics, MetricSpec("share:escalated", "share", kind="escalated")),
+    decision=DecisionSettings(guardrails=(GuardrailSettings("share:escalated", "up", 0.01),)),
 )
 
 

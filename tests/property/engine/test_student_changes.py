@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -17,29 +18,28 @@ WIDTH = 10
 TRACKED_DAYS = 9
 Change = tuple[int, int, int, tuple[int, ...]]
 
-_IN_SEGMENTS = RecordLayout(2, (30, 28), (30, 12), primary_index=1, segment_count=3, exposure_days=2)
+_PLAIN = RecordLayout(4, (30, 28, 30, 12), (False, False, True, True), exposure_days=2)
+_IN_SEGMENTS = replace(_PLAIN, primary_index=1, segment_count=3)
+_OF_SCORES = replace(_PLAIN, least_values=(0, 0, 0, 1), primary_index=3, segment_count=3, has_pre_period=True)
 _LAYOUTS = st.sampled_from(
     [
-        *[RecordLayout(2, (30, 28), (30, 12), exposure_days=2)] * 2,
+        *[_PLAIN] * 2,
         *[_IN_SEGMENTS] * 2,
-        RecordLayout(2, (30, 28), (30, 12), has_exposure_ages=True, exposure_days=2),
-        RecordLayout(2, (30, 28), (30, 12), exposure_days=2, has_pre_period=True),
+        _OF_SCORES,
+        replace(_PLAIN, has_exposure_ages=True),
+        replace(_PLAIN, has_pre_period=True),
     ]
 )
 _FRACTION = 1 << 30
 _START = 20_000 * DAY_MS + 5
-_METRIC = st.sampled_from([(0, 0), (_FRACTION, 0), (3 * _FRACTION // 7, 0), (9 * _FRACTION, 0), (0, 1)])
-_GUARDRAIL = st.sampled_from([(0, 0), (1, 0), (900, 0), (0, 1)])
+_RANKING = st.sampled_from([(0, 0), (_FRACTION, 0), (3 * _FRACTION // 7, 0), (9 * _FRACTION, 0), (0, 1)])
+_ANSWER = st.sampled_from([(1, 0), (900, 0), (_FRACTION, 0), (0, 1)])
 """(value, 1 if it is undefined)"""
 
 
-def _sums(rated: bool, metrics: list[tuple[int, int]], guardrails: list[tuple[int, int]]) -> tuple[int, ...]:  # noqa: FBT001
-    metrics = metrics if rated else [(0, 0), (0, 0)]
-    return (
-        1,
-        int(rated),
-        *[number for pairs in (metrics, guardrails) for column in zip(*pairs, strict=True) for number in column],
-    )
+def _sums(rated: bool, ranking: list[tuple[int, int]], answers: list[tuple[int, int]]) -> tuple[int, ...]:  # noqa: FBT001
+    metrics = [*(ranking if rated else [(0, 0), (0, 0)]), *answers]
+    return (1, int(rated), *[number for column in zip(*metrics, strict=True) for number in column])
 
 
 _CHANGE = st.tuples(
@@ -50,8 +50,8 @@ _CHANGE = st.tuples(
     | st.builds(
         _sums,
         st.booleans(),
-        st.lists(_METRIC, min_size=2, max_size=2),
-        st.lists(_GUARDRAIL, min_size=2, max_size=2),
+        st.lists(_RANKING, min_size=2, max_size=2),
+        st.lists(_ANSWER, min_size=2, max_size=2),
     ),
 )
 """The sums vector of a response; () for one that was shown and does not count."""

@@ -216,12 +216,13 @@ class TestCriteria:
     def test_a_new_guardrail_with_its_own_sums_is_a_definition_and_a_changed_margin_is_not(self) -> None:
         """Only a change that needs no other sums is one of criteria alone."""
         defaults = RUNNING.decision.guardrails
-        escalated = GuardrailSettings("feedback:escalated", "up", 0.01)
-        watched = replace(RUNNING, decision=DecisionSettings(guardrails=(*defaults, escalated)))
-        looser = replace(RUNNING, decision=DecisionSettings(guardrails=(*defaults, replace(escalated, margin=0.02))))
+        escalated = GuardrailSettings("share:escalated", "up", 0.01)
+        metrics = (*RUNNING.metrics, MetricSpec("share:escalated", "share", kind="escalated"))
+        watched = replace(RUNNING, metrics=metrics, decision=DecisionSettings(guardrails=(*defaults, escalated)))
+        looser = replace(watched, decision=DecisionSettings(guardrails=(*defaults, replace(escalated, margin=0.02))))
         assert describe_criteria_changes(RUNNING, watched) == []
         assert describe_criteria_changes(watched, looser) == [
-            "guardrail feedback:escalated up by margin 0.01 → up by margin 0.02"
+            "guardrail share:escalated up by margin 0.01 → up by margin 0.02"
         ]
 
     def test_shares_are_no_criteria(self) -> None:

@@ -572,7 +572,7 @@ FAULTS = [
     (
         _guardrail(_RAIL.replace("ndcg@5", "escalated")),
         "experiments.ranker.guardrails[0].metric",
-        "feedback:KIND, latency_above_ms:T",
+        "share:KIND, share:KIND>=T",
     ),
     (_guardrail(_RAIL) + f"[[experiments.guardrails]]\n{_RAIL}\n", "experiments.ranker.guardrails[1].metric", "once"),
 ]

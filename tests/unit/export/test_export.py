@@ -500,9 +500,7 @@ class TestVerdicts:
         verdict = analysis.verdicts["treatment"]
         (result,) = verdict.guardrails
         open_result = replace(result, state="open")
-        failed = replace(
-            result, state="crossed", guardrail=structs.replace(result.guardrail, name="feedback:escalated")
-        )
+        failed = replace(result, state="crossed", guardrail=structs.replace(result.guardrail, name="share:escalated"))
         for guardrails, phrase in (
             ((), "no guardrail is configured."),
             ((result,), "no guardrail failed."),

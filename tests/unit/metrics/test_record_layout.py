@@ -180,8 +180,8 @@ class TestIndices:
             RecordLayout(
                 2,
                 (30, 28),
-                (30, 14),
-                ("responses_per_student", "return_days"),
+                (False, True),
+                activity_metrics=("responses_per_student", "return_days"),
                 has_undefined=True,
                 primary_index=1,
                 segment_count=3,
@@ -196,7 +196,6 @@ class TestIndices:
         starts = [
             CohortField.METRICS,
             *(layout.cohort_metric_index(metric) + CohortMetricField.WIDTH for metric in range(layout.metric_count)),
-            *(layout.guardrail_index(metric) + MeanField.WIDTH for metric in range(len(layout.guardrail_square_bits))),
             *(layout.activity_index(metric) + MeanField.WIDTH for metric in range(len(layout.activity_metrics))),
             *([layout.undefined_index + UndefinedField.WIDTH] if layout.has_undefined else []),
             *(layout.subgroup_index(subgroup) + SubgroupField.WIDTH for subgroup in range(layout.subgroup_count)),
@@ -204,7 +203,6 @@ class TestIndices:
         ]
         expected_starts = [
             *(layout.cohort_metric_index(metric) for metric in range(layout.metric_count)),
-            *(layout.guardrail_index(metric) for metric in range(len(layout.guardrail_square_bits))),
             *(layout.activity_index(metric) for metric in range(len(layout.activity_metrics))),
             *([layout.undefined_index] if layout.has_undefined else []),
             *(layout.subgroup_index(subgroup) for subgroup in range(layout.subgroup_count)),
@@ -214,10 +212,9 @@ class TestIndices:
         assert starts == expected_starts
 
     def test_parts_of_a_sums_vector_are_adjacent_and_fill_the_vector(self) -> None:
-        """The parts have an integer for each metric, or for each guardrail-only metric."""
-        layout = RecordLayout(2, (30, 28), (30, 14, 30))
+        """The parts have an integer for each metric."""
+        layout = RecordLayout(2, (30, 28))
         indices = [*range(layout.sums_width)]
         assert indices[layout.student_totals] == [2, 3]
         assert indices[layout.student_undefined] == [4, 5]
-        assert indices[layout.student_guardrail_totals] == [6, 7, 8]
-        assert indices[layout.student_guardrail_missing] == [9, 10, 11]
+        assert len(indices) == 6

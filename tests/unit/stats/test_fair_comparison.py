@@ -336,7 +336,7 @@ class TestGuardrails:
 
     def test_alpha_is_split_over_guardrails_for_crossing_only(self) -> None:
         """With ten guardrails the lower bound of the harm is lower, and the upper bound is the same."""
-        guardrail, arms = Guardrail("feedback:escalated", "up", 0.01, 1.0), _share_pair(0.02, 0.04)
+        guardrail, arms = Guardrail("share:escalated", "up", 0.01, 1.0), _share_pair(0.02, 0.04)
         single = evaluate_guardrail(guardrail, arms.control, arms.treatment, alpha=0.05)
         one_of_ten = evaluate_guardrail(guardrail, arms.control, arms.treatment, alpha=0.05, guardrails=10)
         assert one_of_ten.crossing_alpha == pytest.approx(0.005)
@@ -355,7 +355,7 @@ class TestPower:
         assert plain.days_to_resolve is not None
         assert plain.days_to_power is not None
         assert 0 < plain.days_to_resolve < plain.days_to_power
-        guardrail = GuardrailEvidence(Guardrail("feedback:escalated", "up", 0.002, 1.0), _share_pair(0.05, 0.05, 500))
+        guardrail = GuardrailEvidence(Guardrail("share:escalated", "up", 0.002, 1.0), _share_pair(0.05, 0.05, 500))
         guarded = _decide(arms=_pair(2.0, 2.05, units=500), guardrails=(guardrail,))
         assert guarded.days_to_power is not None
         assert guarded.days_to_power > plain.days_to_power

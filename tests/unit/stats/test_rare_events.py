@@ -163,7 +163,7 @@ def test_a_constant_variant_gets_the_unit_variance_of_the_other_variant() -> Non
 
 def test_a_guardrail_is_open_while_few_students_had_the_event() -> None:
     """A single escalation among 250 students is not enough evidence against a rate of 2 %."""
-    rail = Guardrail("feedback:escalated", "up", 0.01, 1.0)
+    rail = Guardrail("share:escalated", "up", 0.01, 1.0)
     control, treatment = proportion(5000, 100), proportion(250, 1)
     assert evaluate_guardrail(rail, control, treatment, alpha=ALPHA).state == "open"
     assert (

@@ -23,7 +23,7 @@ def _result(guardrail: Guardrail, least: float | None, most: float | None, state
     return GuardrailResult(guardrail, *ARMS, estimate_effect(*ARMS), 0.05, 0.05, guardrail.margin, least, most, state)
 
 
-ESCALATED = Guardrail("feedback:escalated", "up", 0.01)
+ESCALATED = Guardrail("share:escalated", "up", 0.01)
 RATED = Guardrail("rated_share", "down", 0.05)
 LATENCY = Guardrail("latency_ms", "up", 50.0)
 METRIC = Guardrail("ndcg@5", "down", 0.02)
