@@ -194,7 +194,7 @@ def _collect_evidence(
         rejected_share=stored_students.rejected_share,
         skipped_events=stored_students.skipped_events,
         data_quality=stored_students.data_quality,
-        lower_is_better=experiment.find_metric(experiment.primary).lower_is_better,
+        lower_is_better=experiment.is_lower_better(experiment.primary),
         other_population=None if other_population is None else _estimate_primary(view, treatment, other_population)[0],
         rated_share=_estimate_closed(view, treatment, RATED_SHARE_METRIC)
         if experiment.find_metric(experiment.primary).depends_on_feedback
@@ -215,10 +215,20 @@ def _collect_evidence(
                 plan.metric_mde(metric.name),
                 _estimate_closed(view, treatment, metric.name),
                 plan.max_means[metric.name],
-                metric.lower_is_better,
+                experiment.is_lower_better(metric.name),
             )
             for metric in experiment.metrics
             if metric.name != experiment.primary
+        )
+        + tuple(
+            DiagnosticMetric(
+                name,
+                plan.metric_mde(name),
+                _estimate_closed(view, treatment, name),
+                plan.max_mean(name),
+                experiment.is_lower_better(name),
+            )
+            for name in experiment.student_metrics
         ),
         max_value=plan.max_means[experiment.primary],
         history=stored_students.history,
@@ -348,12 +358,17 @@ def _compare_metrics(
 ) -> dict[str, dict[Estimand, VariantComparison]]:
     """Return metric → estimand → comparison; the closed comparisons are taken from the verdict.
 
+    Student metrics are of the exposure window, so they have no live comparison.
+
     Live sums are not stored by allocation phase. Once the intended shares have changed, `is_bounded` is false and live
     effects have no bounds: students of different times would be compared.
     """
     experiment = plan.experiment
     closed_comparisons = {experiment.primary: verdict.primary, **dict(verdict.diagnostics)}
-    return {
+    student_metrics: dict[str, dict[Estimand, VariantComparison]] = {
+        name: {"closed": closed_comparisons[name]} for name in experiment.student_metrics
+    }
+    return student_metrics | {
         metric: {
             "closed": closed_comparisons[metric],
             "live": _compare_live(plan, metric, control_estimate, treatment_estimate, is_bounded=is_bounded),

@@ -9,25 +9,29 @@ from typing import Final
 from monitor.clock import DAY_MS, HOUR_MS
 from monitor.config import (
     LATENCY_METRIC,
+    PER_STUDENT_PREFIX,
     RATED_SHARE_METRIC,
-    RESPONSES_METRIC,
     RETURN_DAYS_METRIC,
     ExperimentSettings,
     Population,
+    is_proportion,
 )
 from monitor.metrics import FIXED_POINT_SCALE, IntArray, RecordLayout, Scorer
 from monitor.stats import (
     DecisionCriteria,
     Guardrail,
     SampleMeanStatistic,
-    closed_activity_statistic,
     closed_metric_statistic,
     closed_rated_share_statistic,
+    closed_student_metric_statistic,
     split_alpha,
 )
 
 _DEFAULT_MDE_SHARE: Final = 0.01
 """Minimum detectable effect without a setting, as a share of the largest value of the primary metric."""
+
+_TYPICAL_RESPONSES: Final = 2.0
+"""Responses of a student in the exposure window, for the MDE of student metrics without a largest value."""
 
 _CHANGE_TOLERANCE_MS: Final = HOUR_MS
 """How far a change of shares within a day may be from the change of the traffic: configuration and chatbot are changed
@@ -122,7 +126,7 @@ class AnalysisPlan:
                 guardrail.metric,
                 guardrail.harmful_direction,
                 guardrail.margin,
-                self._max_mean(guardrail.metric),
+                self.max_mean(guardrail.metric),
                 guardrail.timeout_ms,
                 guardrail.is_relative,
             )
@@ -140,8 +144,14 @@ class AnalysisPlan:
         return [phase for phase in self.phases if all(phase.intended_shares.get(name) for name in variants)]
 
     def metric_mde(self, metric: str) -> float:
-        """Return the MDE of a metric: the MDE of the primary metric, scaled by the ratio of the largest means."""
-        return self.criteria.mde * self.max_means[metric] / self.max_means[self.experiment.primary]
+        """Return the MDE of a metric: the MDE of the primary metric, scaled by the ratio of the largest means.
+
+        A student metric without a largest mean counts as having that of two responses.
+        """
+        largest = self.max_means.get(metric) or self.max_mean(metric)
+        if largest is None:
+            largest = _TYPICAL_RESPONSES * self.max_means.get(metric.removeprefix(PER_STUDENT_PREFIX), 1.0)
+        return self.criteria.mde * largest / self.max_means[self.experiment.primary]
 
     def closed_statistic(
         self, record: IntArray, metric: str, population: Population | None = None
@@ -150,18 +160,18 @@ class AnalysisPlan:
 
         `population` is by default the one over which the metric is judged.
         """
-        activity_metrics = self.experiment.activity_metrics
+        student_metrics = self.experiment.student_metrics
         if metric == RATED_SHARE_METRIC:
             return closed_rated_share_statistic(record, self.layout)
-        if metric in activity_metrics:
-            return closed_activity_statistic(record, self.layout, activity_metrics.index(metric))
+        if metric in student_metrics:
+            return closed_student_metric_statistic(record, self.layout, student_metrics.index(metric))
         index = self.metric_names.index(metric)
         return closed_metric_statistic(record, self.layout, index, population or self.experiment.population_of(metric))
 
-    def _max_mean(self, metric: str) -> float | None:
-        """Return the largest possible mean of a student for a guardrail's metric; None without a bound."""
-        if metric in {LATENCY_METRIC, RESPONSES_METRIC}:
-            return None
+    def max_mean(self, metric: str) -> float | None:
+        """Return the largest possible value of a student for a guardrail or student metric; None without a bound."""
         if metric == RETURN_DAYS_METRIC:
             return float(self.experiment.exposure_days - 1)
-        return 1.0 if metric == RATED_SHARE_METRIC else self.max_means[metric]
+        if metric == LATENCY_METRIC or (metric in self.experiment.student_metrics and not is_proportion(metric)):
+            return None
+        return 1.0 if is_proportion(metric) else self.max_means[metric]

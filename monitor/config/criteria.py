@@ -8,9 +8,15 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar, get_args
 
 from monitor.clock import DAY_MS
-from monitor.config.metric_tables import ANSWER_FORMATS, MAX_LATENCY_MS, parse_answer_metric
+from monitor.config.metric_tables import (
+    ANSWER_FORMATS,
+    MAX_LATENCY_MS,
+    STUDENT_FORMATS,
+    check_student_metric,
+    is_student_metric,
+    parse_answer_metric,
+)
 from monitor.config.settings import (
-    ACTIVITY_METRICS,
     LATENCY_ABOVE_PREFIX,
     LATENCY_METRIC,
     RATED_SHARE_METRIC,
@@ -226,13 +232,15 @@ def _parse_guardrail_metric(key: str, value: object, experiment: ExperimentSetti
 
     An experiment without metrics, because the metrics are wrong, may have any metric.
     """
+    if isinstance(value, str) and is_student_metric(value):
+        check_student_metric(key, value, experiment.metrics)
+        if value == RETURN_DAYS_METRIC and experiment.exposure_days == 1:
+            raise ConfigError(key, value, "exposure_days of at least 2, so that students can return")
+        return value
     metric = parse_answer_metric(key, value) if isinstance(value, str) else None
     if metric is not None:
         return metric.name
     if not experiment.metrics and isinstance(value, str) and "@" in value:
         return value
     names = [metric.name for metric in experiment.metrics if metric.is_ranking]
-    choice = parse_choice(key, value, (*names, RATED_SHARE_METRIC, *ACTIVITY_METRICS, *ANSWER_FORMATS))
-    if choice == RETURN_DAYS_METRIC and experiment.exposure_days == 1:
-        raise ConfigError(key, choice, "exposure_days of at least 2, so that students can return")
-    return choice
+    return parse_choice(key, value, (*names, RATED_SHARE_METRIC, *ANSWER_FORMATS, *STUDENT_FORMATS))

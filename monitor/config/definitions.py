@@ -23,7 +23,7 @@ def aggregate_definitions(experiment: ExperimentSettings) -> dict[str, Any]:
     """
     gain, pre_period_ms = experiment.gain, experiment.pre_period_ms
     return {
-        **({"activity": list(experiment.activity_metrics)} if experiment.activity_metrics else {}),
+        **({"student_metrics": list(experiment.student_metrics)} if experiment.student_metrics else {}),
         **({"unit": experiment.unit} if experiment.unit != "user" else {}),
         **({"primary": experiment.primary} if _depends_on_primary(experiment) else {}),
         **({"novelty": True} if experiment.novelty else {}),
@@ -155,9 +155,9 @@ def _describe_item_value(key: str, value: Any) -> str:
     return describe_value(value)
 
 
-_LISTS_OF_NAMES: Final = {"activity", "variants", "metrics", "categories", "decay"}
+_LISTS_OF_NAMES: Final = {"student_metrics", "variants", "metrics", "categories", "decay"}
 _SETTING_NAMES: Final = {
-    "activity": "guardrails",
+    "student_metrics": "metrics",
     "pre_period_ms": "pre_period",
     "feedback_window_ms": "feedback_window",
     "feedback_clock_tolerance_ms": "feedback_clock_tolerance",

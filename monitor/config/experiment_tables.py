@@ -23,6 +23,7 @@ from monitor.config.metric_tables import (
     parse_kind_groups,
     parse_kinds,
     parse_metrics,
+    parse_student_metrics,
 )
 from monitor.config.settings import (
     NO_CATEGORY,
@@ -106,6 +107,9 @@ def parse_experiment(table: Mapping[str, Any], experiment_key: str) -> Experimen
     metrics: tuple[MetricSpec, ...] = ()
     with problems.collect():
         metrics = parse_metrics(experiment_key, table, _DEFAULT_METRICS)
+    student_metrics: tuple[str, ...] = ()
+    with problems.collect():
+        student_metrics = parse_student_metrics(experiment_key, table, metrics)
     names = [metric.name for metric in metrics if not metric.is_guardrail_only]
     has_ranking = not metrics or metrics[0].is_ranking
     gain: NamedGain | Mapping[float, float] = read(_parse_gain, "gain", "linear", "linear")
@@ -131,6 +135,7 @@ def parse_experiment(table: Mapping[str, Any], experiment_key: str) -> Experimen
         grades=read(
             partial(_parse_grades, max_grade=max_grade), "grades", {"rating": "score"} if has_ranking else {}, {}
         ),
+        student_metrics=student_metrics,
         exclusive_kinds=read(parse_kind_groups, "exclusive_kinds", [], ()),
         additive_kinds=read(parse_kinds, "additive_kinds", [], ()),
         feedback_window_ms=read(parse_duration_ms, "feedback_window", "24h", DAY_MS),
@@ -293,7 +298,9 @@ def _variants_without_shares(value: object) -> Mapping[str, float]:
 
 def _default_primary(table: Mapping[str, Any], names: Sequence[str]) -> str:
     """Return dcg@5 if it is a metric, else the first metric of the table."""
-    return "dcg@5" if "dcg@5" in names or not names else str(table["metrics"][0])
+    if "dcg@5" in names or not names:
+        return "dcg@5"
+    return next(str(name) for name in table["metrics"] if name in names)
 
 
 def _parse_primary(key: str, value: object, names: Sequence[str]) -> str:

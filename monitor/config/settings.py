@@ -40,16 +40,28 @@ LATENCY_METRIC = "latency_ms"
 LATENCY_ABOVE_PREFIX = "latency_above_ms:"
 EMPTY_METRIC = "empty"
 RATED_SHARE_METRIC = "rated_share"
+"""The last one is a guardrail metric only: the share of rated responses."""
+
 RESPONSES_METRIC = "responses_per_student"
 RETURN_DAYS_METRIC = "return_days"
-"""The last three are guardrail metrics only: the share of rated responses, a student's responses, and the days with
-responses after the day of first exposure, both within the exposure window."""
-ACTIVITY_METRICS = (RESPONSES_METRIC, RETURN_DAYS_METRIC)
+SESSIONS_METRIC = "sessions_per_student"
+SESSION_RESPONSES_METRIC = "responses_per_session"
+PER_STUDENT_PREFIX = "per_student:"
+SESSIONS_WITH_PREFIX = "sessions_with:"
+"""Student metrics: a student has one value for the exposure window, so they have no value for a response.
+
+A student's responses; the days with responses after the day of first exposure; the sessions; responses per session; the
+sum of a metric over the responses; the share of sessions in which a response has a value of the metric above 0.
+"""
+STUDENT_METRICS = (RESPONSES_METRIC, RETURN_DAYS_METRIC, SESSIONS_METRIC, SESSION_RESPONSES_METRIC)
+"""The student metrics without a prefix."""
 
 
 def is_proportion(metric: str) -> bool:
-    """Return whether a metric is a share of responses, between 0 and 1."""
-    return metric in {RATED_SHARE_METRIC, EMPTY_METRIC} or metric.startswith((SHARE_PREFIX, LATENCY_ABOVE_PREFIX))
+    """Return whether a metric is a share of responses or sessions, between 0 and 1."""
+    return metric in {RATED_SHARE_METRIC, EMPTY_METRIC} or metric.startswith(
+        (SHARE_PREFIX, LATENCY_ABOVE_PREFIX, SESSIONS_WITH_PREFIX)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,6 +441,8 @@ class ExperimentSettings:
     max_grade: float = 4
     relevant_grade: float = 3
     grades: Mapping[str, GradeRule] = field(default_factory=lambda: MappingProxyType({"rating": "score"}))
+    student_metrics: tuple[str, ...] = ()
+    """The student metrics of the settings and of the guardrails, sorted."""
     exclusive_kinds: tuple[tuple[str, ...], ...] = ()
     """Groups of kinds of feedback that replace each other, such as a thumb up and a thumb down."""
     additive_kinds: tuple[str, ...] = ()
@@ -473,6 +487,11 @@ class ExperimentSettings:
         """Return the metric with a name; raises KeyError for another name."""
         return {metric.name: metric for metric in self.metrics}[name]
 
+    def is_lower_better(self, metric: str) -> bool:
+        """Return whether a fall of a metric is an improvement; a student metric is like the metric in its name."""
+        name = metric.removeprefix(PER_STUDENT_PREFIX).removeprefix(SESSIONS_WITH_PREFIX)
+        return any(each.lower_is_better for each in self.metrics if each.name == name)
+
     def population_of(self, metric: str) -> Population:
         """Return the population over which a metric is judged; an answer metric is over the responses with a value."""
         return self.decision.population if self.find_metric(metric).is_ranking else "rated"
@@ -485,10 +504,9 @@ class ExperimentSettings:
         return "all" if self.find_metric(self.primary).may_be_silent else None
 
     @property
-    def activity_metrics(self) -> tuple[str, ...]:
-        """The guardrail metrics that count the activity of a student, in stored order."""
-        names = {guardrail.metric for guardrail in self.decision.guardrails}
-        return tuple(name for name in ACTIVITY_METRICS if name in names)
+    def uses_sessions(self) -> bool:
+        """Whether a student metric needs the sessions of responses."""
+        return any("session" in name.partition(":")[0] for name in self.student_metrics)
 
     @property
     def primary_may_be_undefined(self) -> bool:

@@ -40,7 +40,7 @@ _REQUIRED_FIELDS: Final[Mapping[EventType, tuple[str, ...]]] = {
     "feedback": ("feedback_id", "response_id", "timestamp", "kind"),
 }
 _OPTIONAL_FIELDS: Final[Mapping[EventType, tuple[str, ...]]] = {
-    "response": ("user_id", "query_id", "category", "latency_ms", "group_id"),
+    "response": ("user_id", "query_id", "category", "latency_ms", "group_id", "session_id"),
     "feedback": ("user_id", "item_id", "score", "withdrawn"),
 }
 _TEXT_CASTS: Final = ("text",)

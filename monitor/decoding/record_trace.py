@@ -174,6 +174,7 @@ def event_json(event: Response | Feedback, timestamp: str) -> dict[str, Any]:
             "category": event.category,
             "latency_ms": event.latency_ms,
             "group_id": event.group_id,
+            "session_id": event.session_id,
         }
     else:
         fields = {

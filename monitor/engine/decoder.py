@@ -169,6 +169,7 @@ class EventDecoder:
         user_id = self._find_user_id(message.user_id)
         self._check_id("query_id", message.query_id)
         self._check_id("group_id", message.group_id)
+        self._check_id("session_id", message.session_id)
         for item_id in ids:
             # The length is compared here, because a call per item would take as long as all other checks together.
             if len(item_id) > self._max_id_length:
@@ -190,6 +191,7 @@ class EventDecoder:
             message.group_id,
             user_id is None and message.user_id is not None,
             has_repeated_items,
+            message.session_id,
         )
 
     def validate_feedback(self, message: WireFeedback, now_ms: int) -> Feedback:

@@ -34,6 +34,7 @@ class Experiment:
         "starts_at_ms",
         "sums_width",
         "tracked_days",
+        "uses_sessions",
         "variant_keys",
     )
 
@@ -45,6 +46,7 @@ class Experiment:
         self.layout = RecordLayout.for_experiment(settings)
         self.sums_width = self.layout.sums_width
         self.tracked_days = self.layout.tracked_days
+        self.uses_sessions = settings.uses_sessions
         self._chunk_lengths_ms = [chunk_length_ms(decay) for decay in settings.decay]
         self.variant_keys = {name: number << 8 | index for index, name in enumerate(sorted(settings.variants))}
         """Name of a variant → variant key: see `ResponseRow.variant_key`."""

@@ -25,6 +25,7 @@ STUDENT_TAG_BYTES: Final = 6
 
 _MAX_PLAIN_BYTES: Final = 15
 """Response ids up to this length are stored without hashing."""
+_SESSION_HASH_BYTES: Final = 6
 _MAX_CACHED_HASHES: Final = 40_000
 """Cached hashes of students, and of items, at 130 bytes each."""
 
@@ -39,6 +40,7 @@ class IdHasher:
         "_experiment_hash",
         "_item_hash",
         "_response_hash",
+        "_session_hash",
         "_student_hash",
     )
 
@@ -46,6 +48,7 @@ class IdHasher:
         self._response_hash: Any = blake2b(key, digest_size=RESPONSE_HASH_BYTES, person=b"response")
         self._student_hash: Any = blake2b(key, digest_size=STUDENT_HASH_BYTES, person=b"student")
         self._item_hash: Any = blake2b(key, digest_size=ITEM_HASH_BYTES, person=b"item")
+        self._session_hash: Any = blake2b(key, digest_size=_SESSION_HASH_BYTES, person=b"session")
         self._experiment_hash: Any = blake2b(key, digest_size=EXPERIMENT_HASH_BYTES, person=b"experiment")
         self._cached_student_hashes: dict[str, bytes] = {}
         self._cached_item_hashes: dict[str, bytes] = {}
@@ -58,6 +61,10 @@ class IdHasher:
     def hash_student(self, user_id: str) -> bytes:
         """Return the hash of a student, `STUDENT_HASH_BYTES` long."""
         return _cached_digest(self._cached_student_hashes, self._student_hash, user_id)
+
+    def hash_session(self, session_id: str) -> int:
+        """Return the hash of a session, an integer from 0 to 2⁴⁸ − 1."""
+        return int.from_bytes(_digest(self._session_hash, session_id.encode()))
 
     def hash_experiment(self, name: str) -> bytes:
         """Return the hash of an experiment's name, `EXPERIMENT_HASH_BYTES` long.

@@ -26,6 +26,7 @@ class NormalizedResponse:
         "item_ids",
         "latency_ms",
         "ranks",
+        "session",
         "stored_id",
         "student_hash",
         "timestamp_ms",
@@ -48,6 +49,7 @@ class NormalizedResponse:
         undeclared_experiment: str = "",
         undeclared_variant: str = "",
         delay_ms: int = MISSING,
+        session: int = MISSING,
     ) -> None:
         self.stored_id: Final = stored_id
         """See `IdHasher.stored_response_id`."""
@@ -61,6 +63,8 @@ class NormalizedResponse:
         self.category: Final = category
         self.item_ids: Final = item_ids
         """Ids of the items; () if the experiment does not count items."""
+        self.session: Final = session
+        """Hash of the session; `MISSING` without a session, or if no metric of the experiment is per session."""
         self.undeclared_experiment: Final = undeclared_experiment
         """Name of the experiment if the configuration does not declare the experiment, otherwise ""."""
         self.undeclared_variant: Final = undeclared_variant
@@ -176,4 +180,7 @@ class EventNormalizer:
             experiment.category_index(event.category),
             event.items if experiment.counts_items else (),
             delay_ms=delay_ms,
+            session=ids.hash_session(event.session_id)
+            if experiment.uses_sessions and event.session_id is not None
+            else MISSING,
         )

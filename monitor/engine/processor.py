@@ -277,6 +277,7 @@ class BatchProcessor:
             response.ranks,
             response.latency_ms,
             response.category,
+            response.session,
         )
         batch.response_outcomes.append(outcome)
         if outcome == "duplicate":
@@ -403,14 +404,18 @@ class BatchProcessor:
             accumulator = self._get_metric_accumulator(batch, experiment_number)
             accumulator.add_response(sign, variant, timestamp_ms, contribution.is_rated, contribution.metric_values)
             if not row.student_hash:
-                accumulator.add_anonymous_response(sign, variant, timestamp_ms, row.category, contribution.sums)
+                accumulator.add_anonymous_response(
+                    sign, variant, timestamp_ms, row.category, contribution.sums, row.session
+                )
             if contribution.reaction_counts or contribution.uncounted_reactions:
                 batch.changes_of_variant(row.variant_key).add_reaction_counts(sign, contribution)
             traffic = self._get_traffic_accumulator(batch, experiment_number)
             traffic.add_response(sign, variant, timestamp_ms, row.item_hashes, row.latency_ms, row.category)
         if row.student_hash:
             new, old = (contribution.sums, _NO_SUMS) if sign > 0 else (_NO_SUMS, contribution.sums)
-            batch.record_student_change(row.student_hash, row.variant_key, timestamp_ms, row.category, new, old)
+            batch.record_student_change(
+                row.student_hash, row.variant_key, timestamp_ms, row.category, new, old, row.session
+            )
 
     def _replace_contribution(
         self, batch: BatchChanges, row: ResponseRow, old: Contribution, new: Contribution
@@ -423,11 +428,11 @@ class BatchProcessor:
                 accumulator.add_response(-1, variant, timestamp_ms, old.is_rated, old.metric_values)
                 accumulator.add_response(1, variant, timestamp_ms, new.is_rated, new.metric_values)
                 if not row.student_hash:
-                    accumulator.add_anonymous_response(-1, variant, timestamp_ms, row.category, old.sums)
-                    accumulator.add_anonymous_response(1, variant, timestamp_ms, row.category, new.sums)
+                    accumulator.add_anonymous_response(-1, variant, timestamp_ms, row.category, old.sums, row.session)
+                    accumulator.add_anonymous_response(1, variant, timestamp_ms, row.category, new.sums, row.session)
             if row.student_hash:
                 batch.record_student_change(
-                    row.student_hash, row.variant_key, timestamp_ms, row.category, new.sums, old.sums
+                    row.student_hash, row.variant_key, timestamp_ms, row.category, new.sums, old.sums, row.session
                 )
         if variant != PRE_PERIOD_VARIANT and (
             old.reaction_counts != new.reaction_counts or old.uncounted_reactions != new.uncounted_reactions
@@ -448,7 +453,7 @@ class BatchProcessor:
                 category = experiment.stored_category(change.category)
                 if change.difference:
                     student.add_difference(
-                        change.timestamp_ms, change.variant, category, change.difference, tracked_days
+                        change.timestamp_ms, change.variant, category, change.difference, tracked_days, change.session
                     )
                 else:
                     student.record_exposure(change.timestamp_ms, change.variant, category, tracked_days)

@@ -54,6 +54,7 @@ class ResponseRow:
         "latency_ms",
         "ranks",
         "reactions",
+        "session",
         "stored_id",
         "student_hash",
         "superseded_response",
@@ -73,6 +74,7 @@ class ResponseRow:
         category: int = MISSING,
         reactions: tuple[Reaction, ...] = (),
         version: int = 0,
+        session: int = MISSING,
     ) -> None:
         self.timestamp_ms = timestamp_ms
         self.variant_key = variant_key
@@ -92,6 +94,8 @@ class ResponseRow:
 
         An undeclared category has the number of declared categories; a response without category has `MISSING`.
         """
+        self.session = session
+        """Hash of the session; `MISSING` without a session, or if no metric of the experiment is per session."""
         self.reactions = reactions
         """Distinct reactions, ascending."""
         self.version = version
@@ -116,7 +120,7 @@ class ResponseRow:
         self.variant_key = NO_RESPONSE
         self.student_hash = self.item_hashes = b""
         self.ranks = None
-        self.latency_ms = self.category = MISSING
+        self.latency_ms = self.category = self.session = MISSING
         self.reactions = ()
 
     def review_score(self) -> float | None:
@@ -163,11 +167,12 @@ def merge_response(
     ranks: tuple[int, ...] | None,
     latency_ms: int,
     category: int,
+    session: int,
 ) -> MergeOutcome:
     """Merge a response event into a row; of several events with the same id, the smallest (earliest) is stored."""
     outcome: MergeOutcome = "applied"
     if row.variant_key != NO_RESPONSE:
-        new = (timestamp_ms, variant_key, student_hash, item_hashes, ranks or (), latency_ms, category)
+        new = (timestamp_ms, variant_key, student_hash, item_hashes, ranks or (), latency_ms, category, session)
         old = (
             row.timestamp_ms,
             row.variant_key,
@@ -176,6 +181,7 @@ def merge_response(
             row.ranks or (),
             row.latency_ms,
             row.category,
+            row.session,
         )
         if new >= old:
             return "duplicate"
@@ -187,7 +193,7 @@ def merge_response(
         item_hashes,
         ranks,
     )
-    row.latency_ms, row.category = latency_ms, category
+    row.latency_ms, row.category, row.session = latency_ms, category, session
     return outcome
 
 

@@ -27,6 +27,7 @@ class Response(msgspec.Struct, frozen=True, gc=False):
     """Whether the message has a user id that is one of `LimitSettings.placeholder_ids`; `user_id` is then None."""
     has_repeated_items: bool = False
     """Whether the message has an item more than once."""
+    session_id: str | None = None
 
 
 class Feedback(msgspec.Struct, frozen=True, gc=False):

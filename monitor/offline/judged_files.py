@@ -198,5 +198,6 @@ def _merge_response_event(
     items = identities.hash_items(event.items)
     arm = sorted(experiment.variants).index(event.variant)
     latency_ms = rounded_latency_ms(event)
-    if merge_response(row, event.timestamp_ms, arm, student, items, event.ranks, latency_ms, MISSING) != "duplicate":
+    outcome = merge_response(row, event.timestamp_ms, arm, student, items, event.ranks, latency_ms, MISSING, MISSING)
+    if outcome != "duplicate":
         rows[event.response_id] = row, event

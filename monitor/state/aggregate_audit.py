@@ -252,7 +252,9 @@ class _Audit:
                 )
                 traffic.add_response(1, variant, row.timestamp_ms, row.item_hashes, row.latency_ms, row.category)
                 if not row.student_hash:
-                    accumulator.add_anonymous_response(1, variant, row.timestamp_ms, row.category, contribution.sums)
+                    accumulator.add_anonymous_response(
+                        1, variant, row.timestamp_ms, row.category, contribution.sums, row.session
+                    )
                 self._add_kinds(row.variant_key, contribution)
             self._add(experiment, accumulator, traffic)
 

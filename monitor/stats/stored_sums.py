@@ -141,9 +141,9 @@ def closed_undefined_as_zero_statistic(record: IntArray, layout: RecordLayout) -
     return _sample_mean_statistic(CohortRecord(record, layout).undefined_as_zero_means())
 
 
-def closed_activity_statistic(record: IntArray, layout: RecordLayout, activity: int) -> SampleMeanStatistic:
-    """Return the statistic of activity metric number `activity`, from a sum of closed cohort records."""
-    return _sample_mean_statistic(CohortRecord(record, layout).activity_means(activity))
+def closed_student_metric_statistic(record: IntArray, layout: RecordLayout, metric: int) -> SampleMeanStatistic:
+    """Return the statistic of student metric number `metric`, from a sum of closed cohort records."""
+    return _sample_mean_statistic(CohortRecord(record, layout).student_metric_means(metric))
 
 
 def closed_subgroup_statistic(

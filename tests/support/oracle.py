@@ -108,7 +108,7 @@ def _identity(event: Response | Feedback) -> object:
         return event
     return (
         event.response_id, event.timestamp_ms, event.variant, event.user_id, event.items, event.latency_ms,
-        event.category,
+        event.category, event.session_id,
     )  # fmt: skip
 
 

@@ -57,6 +57,14 @@ ANSWER_METRICS = (
 WITH_ANSWER_METRICS = replace(
     EXPERIMENT,
     metrics=(*EXPERIMENT.metrics, *ANSWER_METRICS),
+    student_metrics=(
+        "per_student:share:escalated",
+        "responses_per_session",
+        "responses_per_student",
+        "return_days",
+        "sessions_per_student",
+        "sessions_with:success@2",
+    ),
     exclusive_kinds=(("helpful", "escalated"),),
     additive_kinds=("watched",),
 )
@@ -111,6 +119,7 @@ def _response(draw: st.DrawFn, number: int) -> Response:
         ranks=None if positions == list(range(1, count + 1)) else tuple(positions),
         user_id=f"student-{student}" if student else None,
         category=draw(st.sampled_from([None, "fractions", "geometry", "history"])),
+        session_id=draw(st.sampled_from([None, "s-1", "s-2"])),
         latency_ms=draw(st.sampled_from([None, 0, 49.6, 50, 412.4, 700, 61_000, 86_400_000])),
     )
 

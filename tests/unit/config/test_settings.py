@@ -974,7 +974,7 @@ class TestDefinitions:
         guardrail = "guardrails = [{ metric = 'return_days', harmful_direction = 'down', margin = 0.1 }]\n"
         (changed,) = _load(tmp_path, GOOD + "unit = 'group'\nclosing_delay = '6h'\n" + guardrail).experiments
         definitions = aggregate_definitions(changed)
-        assert (definitions["unit"], definitions["activity"]) == ("group", ["return_days"])
+        assert (definitions["unit"], definitions["student_metrics"]) == ("group", ["return_days"])
         assert changed.closing_ms == 30 * 3_600_000
 
     def test_gain_tables_with_nearly_equal_grades_differ(self, tmp_path: Path) -> None:
