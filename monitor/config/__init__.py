@@ -4,6 +4,7 @@
   `config_files`: the files as one document; `line_numbers`: the lines of its keys
 - `config_watcher`: reloads changed files in a running service
 - `experiment_tables`, `criteria`: parsers of an experiment's table. `definitions`: the settings that sums depend on
+- `exclusion`: parsers of rules of exclusion and of units
 - `sources`, `paths`: parsers of `[[kafka.sources]]` and of its paths
 - `running_changes`: what a changed configuration changes in a running experiment
 - `digest`: a digest of all settings. `declared_set`: the versioned set of declared experiments
@@ -36,9 +37,10 @@ from monitor.config.declared_set import (
 )
 from monitor.config.definitions import aggregate_definitions, definition_differences, describe_duration
 from monitor.config.digest import config_digest, experiments_digest, mapping_digest
+from monitor.config.exclusion import exclusion_warnings
 from monitor.config.experiment_tables import MAX_GAIN, MAX_NAME_LENGTH, experiment_warnings, is_name, parse_metric_specs
 from monitor.config.loading import load_settings, parse_declarations, parse_settings
-from monitor.config.paths import Lookup, Path, Step, member_text
+from monitor.config.paths import Lookup, Path, Step, member_text, parse_path
 from monitor.config.running_changes import (
     ChangeKind,
     carry_allocations,
@@ -47,6 +49,7 @@ from monitor.config.running_changes import (
 )
 from monitor.config.settings import (
     ACTIVITY_METRICS,
+    ASSIGNED_FIELDS,
     FEEDBACK_METRIC_PREFIX,
     LATENCY_ABOVE_PREFIX,
     LATENCY_METRIC,
@@ -55,6 +58,7 @@ from monitor.config.settings import (
     RATED_SHARE_METRIC,
     RESPONSES_METRIC,
     RETURN_DAYS_METRIC,
+    UNIT_FIELDS,
     AllocationSettings,
     DecaySpec,
     DecisionSettings,
@@ -63,6 +67,7 @@ from monitor.config.settings import (
     DriftSettings,
     EnvelopeMode,
     EventType,
+    ExcludeRules,
     ExperimentSettings,
     FieldMapping,
     FieldValue,
@@ -91,6 +96,7 @@ from monitor.config.values import parse_choice, parse_instant_ms, parse_integer,
 
 __all__ = [
     "ACTIVITY_METRICS",
+    "ASSIGNED_FIELDS",
     "FEEDBACK_METRIC_PREFIX",
     "LATENCY_ABOVE_PREFIX",
     "LATENCY_METRIC",
@@ -101,6 +107,7 @@ __all__ = [
     "RATED_SHARE_METRIC",
     "RESPONSES_METRIC",
     "RETURN_DAYS_METRIC",
+    "UNIT_FIELDS",
     "AllocationSettings",
     "ChangeKind",
     "ConfigWatcher",
@@ -114,6 +121,7 @@ __all__ = [
     "DriftSettings",
     "EnvelopeMode",
     "EventType",
+    "ExcludeRules",
     "ExperimentChange",
     "ExperimentSettings",
     "FieldMapping",
@@ -160,6 +168,7 @@ __all__ = [
     "dropped_variants",
     "encode_declared_set",
     "event_fields",
+    "exclusion_warnings",
     "experiment_warnings",
     "experiments_digest",
     "is_name",
@@ -173,6 +182,7 @@ __all__ = [
     "parse_instant_ms",
     "parse_integer",
     "parse_metric_specs",
+    "parse_path",
     "parse_settings",
     "read_lines",
     "rebuilt_set",

@@ -15,10 +15,10 @@ from typing import Any, Final, TypeGuard, TypeVar, cast, get_args
 
 from monitor.clock import DAY_MS
 from monitor.config.criteria import DECISION_KEYS, decision_warnings, parse_decision
+from monitor.config.exclusion import parse_exclude, parse_unit
 from monitor.config.settings import (
     NO_CATEGORY,
     OTHER_CATEGORY,
-    AnalysisUnit,
     DecaySpec,
     DriftSettings,
     ExperimentSettings,
@@ -52,7 +52,7 @@ _KEYS: Final = {
     "name", "control", "variants", "starts_at", "ends_at", "metrics", "primary", "gain", "discount", "ideal",
     "max_grade", "relevant_grade", "grades", "feedback_window", "feedback_clock_tolerance", "allowed_lateness",
     "retention", "decay", "categories", "drift", "items", "exposure_days", "novelty", "pre_period",
-    "unit", "closing_delay", *DECISION_KEYS,
+    "unit", "exclude", "closing_delay", *DECISION_KEYS,
 }  # fmt: skip
 _MEASURES: Final = ("cg", "dcg", "ndcg", "success", "rr", "p")
 _METRIC_NAME: Final = re.compile(r"([a-z]+)@([1-9][0-9]{0,2})")
@@ -108,7 +108,8 @@ def parse_experiment(table: Mapping[str, Any], experiment_key: str) -> Experimen
         name=read(_parse_name, "name", None, ""),
         control=read(partial(parse_choice, choices=variants), "control", None, "") if variants else "",
         variants=variants,
-        unit=read(partial(parse_choice, choices=get_args(AnalysisUnit)), "unit", "user", "user"),
+        unit=read(parse_unit, "unit", "user", "user"),
+        exclude=read(parse_exclude, "exclude", {}, {}),
         starts_at_ms=read(_parse_optional_instant_ms, "starts_at", None, None),
         ends_at_ms=read(_parse_optional_instant_ms, "ends_at", None, None),
         metrics=metrics,

@@ -25,6 +25,7 @@ from monitor.config.config_files import (
     read_config_files,
     referenced_files,
 )
+from monitor.config.exclusion import find_exclusion_errors
 from monitor.config.experiment_tables import MAX_NAME_LENGTH, is_name, parse_experiment
 from monitor.config.line_numbers import find_line, read_line_numbers
 from monitor.config.settings import (
@@ -175,7 +176,10 @@ def parse_settings(document: Mapping[str, Any], environ: Mapping[str, str]) -> S
             sections[section] = _parse_section(section, document, variables)
     problems.errors += map(_unknown_variable_error, variables)
     problems.raise_errors()
-    return Settings(experiments=experiments, **sections)
+    settings = Settings(experiments=experiments, **sections)
+    problems.errors += find_exclusion_errors(settings)
+    problems.raise_errors()
+    return settings
 
 
 def parse_declarations(name: str, text: str, *, may_name_files: bool = True) -> tuple[ExperimentSettings, ...]:

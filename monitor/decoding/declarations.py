@@ -16,6 +16,7 @@ _DURATION_UNITS_MS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 
 _MIN_VARIANTS: Final = 2
 _COPIED_KEYS: Final[Mapping[str, Callable[[ExperimentSettings], object]]] = {
     "unit": lambda experiment: experiment.unit,
+    "exclude": lambda experiment: experiment.exclude,
     "metrics": lambda experiment: [metric.name for metric in experiment.metrics],
     "primary": lambda experiment: experiment.primary,
     "gain": lambda experiment: experiment.gain,
