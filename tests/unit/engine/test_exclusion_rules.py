@@ -154,7 +154,8 @@ def test_the_excluded_responses_of_an_experiment_with_many_variants_are_not_coun
 
 def test_the_order_of_events_does_not_matter_if_copies_of_a_response_differ_in_an_attribute() -> None:
     """The excluded copy is that of a later variant, so the other copy counts; its student was exposed to both."""
-    events = [_response(1, "s1"), _response(1, "s1", role="teacher"), _response(1, "s2", "control"), _rating(1)]
+    responses = [_response(1, "s1"), _response(1, "s1", role="teacher"), _response(1, "s2", "control")]
+    events: list[Response | Feedback] = [*responses, _rating(1)]
     results = []
     for order in permutations(events):
         store = _rows(_EXCLUDING)
@@ -168,7 +169,7 @@ def test_the_order_of_events_does_not_matter_if_copies_of_a_response_differ_in_a
 
 def test_the_sums_of_counted_responses_are_those_of_the_same_events_without_the_excluded_ones() -> None:
     """By the oracle, which knows no rules."""
-    events = [
+    events: list[Response | Feedback] = [
         *(_response(number, f"{'test' if number % 3 else 's'}-{number % 5}") for number in range(20)),
         *(_rating(number) for number in range(0, 20, 2)),
     ]
