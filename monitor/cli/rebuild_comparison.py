@@ -19,11 +19,11 @@ from monitor.errors import DataLoss, join_reasons
 from monitor.export import simple_table, stdout_console
 from monitor.state import ShardedStore, VariantTotals, read_stored_experiments, read_variant_totals
 
-_PERIOD_DEFINITIONS: Final = ("starts_at_ms", "ends_at_ms")
+_RESPONSE_DEFINITIONS: Final = ("starts_at_ms", "ends_at_ms", "exclude")
 _LIMITING_DEFINITIONS: Final = {
-    "responses": _PERIOD_DEFINITIONS,
+    "responses": _RESPONSE_DEFINITIONS,
     "rated responses": (
-        *_PERIOD_DEFINITIONS,
+        *_RESPONSE_DEFINITIONS,
         "grades",
         "max_grade",
         "feedback_window_ms",

@@ -205,8 +205,9 @@ def _named_file_errors(document: Mapping[str, Any]) -> Iterator[ConfigError]:
     experiments = document.get("experiments")
     for index, table in enumerate(experiments if isinstance(experiments, list) else []):
         for table_name, members in table.items() if isinstance(table, dict) else ():
-            # The keys of `grades` are kinds of feedback.
-            for key, value in members.items() if isinstance(members, dict) and table_name != "grades" else ():
+            # The keys of `grades` are kinds of feedback, those of `exclude` fields.
+            has_other_keys = table_name in {"grades", "exclude"}
+            for key, value in members.items() if isinstance(members, dict) and not has_other_keys else ():
                 if isinstance(value, str) and (key in FILE_KEYS or similar_name(key, FILE_KEYS)):
                     yield ConfigError(
                         f"experiments[{index}].{table_name}.{key}",

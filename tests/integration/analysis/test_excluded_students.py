@@ -88,8 +88,8 @@ def test_an_exclusion_that_depends_on_the_variant_makes_the_verdict_invalid(redi
     (text,) = [reason.text for reason in verdict.reasons if reason.code == "excluded_sample_ratio"]
     sentence = " ".join(text.split())
     assert sentence.startswith(
-        "Excluded students are not split as intended: control has 0 students (0.00 %) instead of 50.00 %, treatment has "
-        "30 students (100.00 %) instead of 50.00 % (sample ratio mismatch, p = "
+        "Excluded students are not split as intended: control has 0 students (0.00 %) instead of 50.00 %, treatment "
+        "has 30 students (100.00 %) instead of 50.00 % (sample ratio mismatch, p = "
     )
     assert "Exclude only by fields that are known before the student is assigned to a variant." in sentence
 
