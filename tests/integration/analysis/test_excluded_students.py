@@ -11,8 +11,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from monitor.analysis import ExperimentSummary
 from monitor.events import Feedback, Response
 from monitor.export import ExperimentsCollector, experiment_table_rows
+from monitor.export.report_data import read_report_data
 from monitor.pipeline.retention import RetentionCleaner
 from monitor.state.aggregate_audit import audit_aggregates
+from monitor.web.experiment_report import render_experiment_report
 from tests.servers.redis import RedisServer
 from tests.support.oracle import DAY_MS
 from tests.support.store_bench import DECISION_EXPERIMENT, StoreBench, create_tracker_at_hour, student_traffic
@@ -94,7 +96,7 @@ def test_an_exclusion_that_depends_on_the_variant_makes_the_verdict_invalid(redi
     assert "Exclude only by fields that are known before the student is assigned to a variant." in sentence
 
 
-def test_excluded_responses_are_in_the_table_in_the_metrics_and_audited(redis_server: RedisServer) -> None:
+def test_excluded_responses_are_in_the_tables_and_metrics_and_audited(redis_server: RedisServer) -> None:
     """No output has them as those of a variant."""
     events = _with_attribute(student_traffic(), "role", "teacher", range(30))
     bench = StoreBench(redis_server, _EXCLUDING)
@@ -108,6 +110,9 @@ def test_excluded_responses_are_in_the_table_in_the_metrics_and_audited(redis_se
     rows = {row.label: row for row in experiment_table_rows(experiment, 0)}
     assert rows["Excluded responses"].values[0] == str(control.excluded_responses)
     assert rows["Excluded students"].values[0] == str(control.excluded_students)
+    page = render_experiment_report(read_report_data(bench.reader, _EXCLUDING))
+    assert "<p>Excluded students: no sample ratio mismatch is detected (p = " in page
+    assert '<th scope="row">Excluded responses</th>' in page
     registry = CollectorRegistry()
     registry.register(ExperimentsCollector(lambda: summary, 1))
     lines = generate_latest(registry).decode().splitlines()
