@@ -145,7 +145,7 @@ def _print_outcome(console: DataConsole, outcome: _Outcome, settings: Settings) 
             if undeclared is not None:
                 console.print(f"warning   the service skips the event: {undeclared}")
             experiment = next((each for each in settings.experiments if each.name == event.experiment), None)
-            if event.is_excluded or (experiment is not None and ExclusionRules(experiment.exclude).exclude(event)):
+            if event.is_excluded or (experiment is not None and ExclusionRules(experiment.exclude).match(event)):
                 console.print("excluded  a rule of exclude matches: the response is counted, but not compared")
         content = event_json(event, format_timestamp(event.timestamp_ms))
         console.print(f"event     {json.dumps(content, ensure_ascii=False)}")

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from monitor.config.paths import dotted_members, parse_path
-from monitor.config.settings import ASSIGNED_FIELDS, UNIT_FIELDS, ExcludeRules, Settings
+from monitor.config.settings import ASSIGNED_FIELDS, UNIT_FIELDS, FieldPatterns, Settings
 from monitor.config.values import ConfigProblems
 from monitor.errors import ConfigError
 
@@ -16,7 +16,7 @@ MAX_VARIANTS_WITH_EXCLUDE: Final = 127
 _MAX_PATTERNS: Final = 100
 _MAX_FIELD_LENGTH: Final = 100
 _MAX_PATTERN_LENGTH: Final = 256
-_REFUSAL_REASONS: Final[Mapping[str, str]] = {
+_UNSUITABLE_FIELDS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("items", "latency_ms"), "the treatment can change the value"),
     **dict.fromkeys(("experiment", "variant"), "the value is the assignment itself"),
     **dict.fromkeys(("response_id", "query_id", "timestamp"), "the value belongs to one response"),
@@ -26,7 +26,7 @@ _REFUSAL_REASONS: Final[Mapping[str, str]] = {
 _FIELD_EXPECTATION: Final = "a field that is known before the student is assigned to a variant, such as user_id or role"
 
 
-def parse_exclude(key: str, value: object) -> ExcludeRules:
+def parse_exclude(key: str, value: object) -> FieldPatterns:
     """Return the rules of a table: field → patterns; fields and patterns are sorted."""
     if not isinstance(value, dict):
         raise ConfigError(key, value, 'a table of fields and patterns, such as { user_id = ["test-*"] }')
@@ -62,7 +62,7 @@ def parse_attribute_name(key: str, name: str) -> str:
 
 def _check_field(key: str, field: str, value: object) -> None:
     """Raise an error unless a field may be known before the student is assigned."""
-    reason = _REFUSAL_REASONS.get(field)
+    reason = _UNSUITABLE_FIELDS.get(field)
     if reason is not None:
         raise ConfigError(key, value, f"{_FIELD_EXPECTATION}; {field} is not: {reason}")
     try:

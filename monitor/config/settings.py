@@ -25,7 +25,7 @@ EnvelopeMode = Literal["auto", "none"]
 Tombstones = Literal["ignore", "reject"]
 Cast = Literal["text", "number", "truthy", "s", "ms", "us", "ns", "iso"]
 FieldValue = str | float | bool
-ExcludeRules = Mapping[str, tuple[str, ...]]
+FieldPatterns = Mapping[str, tuple[str, ...]]
 """Field of a response → shell patterns as in `fnmatch`, with case. A response that matches any of them is excluded."""
 
 UNIT_FIELDS: Mapping[str, str] = MappingProxyType({"user": "user_id", "group": "group_id"})
@@ -120,7 +120,7 @@ class SourceSettings:
     """None for feedback, and for the native format."""
     attributes: Mapping[str, FieldMapping] | None = None
     """Attribute of a response → mapping; None if the name of an attribute is its path."""
-    exclude: ExcludeRules = field(default_factory=lambda: MappingProxyType({}))
+    exclude: FieldPatterns = field(default_factory=lambda: MappingProxyType({}))
     """Rules by which responses of the source are excluded from every experiment."""
 
 
@@ -397,7 +397,7 @@ class ExperimentSettings:
     A group has the field `group_id` (group), or the field that the unit names. With groups, every sum over students is
     over groups.
     """
-    exclude: ExcludeRules = field(default_factory=lambda: MappingProxyType({}))
+    exclude: FieldPatterns = field(default_factory=lambda: MappingProxyType({}))
     """Rules by which responses are excluded: they are counted, but not compared."""
     starts_at_ms: int | None = None
     ends_at_ms: int | None = None

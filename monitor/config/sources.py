@@ -20,8 +20,8 @@ from monitor.config.settings import (
     Cast,
     EnvelopeMode,
     EventType,
-    ExcludeRules,
     FieldMapping,
+    FieldPatterns,
     FieldValue,
     ItemsMapping,
     MessageFilter,
@@ -116,7 +116,7 @@ def _parse_source(key: str, table: Mapping[str, Any]) -> SourceSettings:
     elements: Path | None = None
     with problems.collect():
         elements = _parse_elements(f"{key}.each", table["each"]) if "each" in table else None
-    exclude: ExcludeRules = MappingProxyType({})
+    exclude: FieldPatterns = MappingProxyType({})
     with problems.collect():
         exclude = _parse_source_exclude(f"{key}.exclude", table.get("exclude", {}), event_type)
     if wire_format == "native":
@@ -235,14 +235,14 @@ def _parse_fields(
     return MappingProxyType(fields), items
 
 
-def _parse_source_exclude(key: str, value: object, event_type: EventType | None) -> ExcludeRules:
+def _parse_source_exclude(key: str, value: object, event_type: EventType | None) -> FieldPatterns:
     rules = parse_exclude(key, value)
     if rules and event_type == "feedback":
         raise ConfigError(key, value, "the key only in a source of responses")
     return rules
 
 
-def _parse_attributes(key: str, table: Mapping[str, Any], exclude: ExcludeRules) -> Mapping[str, FieldMapping] | None:
+def _parse_attributes(key: str, table: Mapping[str, Any], exclude: FieldPatterns) -> Mapping[str, FieldMapping] | None:
     """Return the mappings of a source's attributes; None without a table of fields: names are then paths."""
     fields = table.get("fields")
     if not isinstance(fields, dict):

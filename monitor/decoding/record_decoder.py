@@ -196,7 +196,7 @@ class SourceDecoder:
 
     def _apply_rules(self, response: Response) -> Response:
         """Return the response, marked as excluded if a rule of the source excludes it."""
-        if self._exclusion_rules is None or not self._exclusion_rules.exclude(response):
+        if self._exclusion_rules is None or not self._exclusion_rules.match(response):
             return response
         return msgspec.structs.replace(response, is_excluded=True)
 

@@ -21,8 +21,8 @@ client; the processor receives two functions that read stored rows.
 | row_codec | encoding of rows and of changes of stored vectors |
 | experiment | `Experiment`: number, variant keys, rules and record layout of an experiment |
 
-The variant of a row or record is a number: the index of its name among the sorted variant names of the experiment. A
-variant key is experiment number · 256 + variant.
+The variant of a row or record is a number: the index of its name among the sorted variant names of the experiment, plus
+`EXCLUDED_VARIANT_OFFSET` for an excluded response. A variant key is experiment number · 256 + variant.
 
 Exceptions to the style of the rest, for the compiler:
 
@@ -47,7 +47,7 @@ from monitor.engine.item_counts import OTHER_ITEMS_HASH, ItemCounter
 from monitor.engine.normalizer import EventBatch, EventNormalizer
 from monitor.engine.processor import BatchProcessor
 from monitor.engine.response_row import (
-    FIRST_EXCLUDED_VARIANT,
+    EXCLUDED_VARIANT_OFFSET,
     MISSING,
     NO_RESPONSE,
     PRE_PERIOD_VARIANT,
@@ -62,7 +62,7 @@ from monitor.engine.response_row import (
 from monitor.engine.row_codec import decode_response_row, decode_student_row, pack_vector_changes, unpack_vector_changes
 
 __all__ = [
-    "FIRST_EXCLUDED_VARIANT",
+    "EXCLUDED_VARIANT_OFFSET",
     "MISSING",
     "NO_RESPONSE",
     "OTHER_ITEMS_HASH",

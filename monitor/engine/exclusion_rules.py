@@ -6,7 +6,7 @@ import re
 from fnmatch import translate
 from typing import Any, Final, final
 
-from monitor.config import ExcludeRules
+from monitor.config import FieldPatterns
 from monitor.events import Response
 
 
@@ -30,14 +30,14 @@ class ExclusionRules:
 
     __slots__ = ("_matchers",)
 
-    def __init__(self, rules: ExcludeRules) -> None:
+    def __init__(self, rules: FieldPatterns) -> None:
         self._matchers: Final[list[tuple[str, Any]]] = [
             (field, re.compile("|".join([translate(pattern) for pattern in patterns])).match)
             for field, patterns in rules.items()
         ]
         """(field, function that matches a value with any of the field's patterns)."""
 
-    def exclude(self, response: Response) -> bool:
+    def match(self, response: Response) -> bool:
         """Return whether a value of the response matches a pattern of its field."""
         for field, match in self._matchers:
             value = response_field(response, field)

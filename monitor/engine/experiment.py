@@ -12,7 +12,7 @@ from monitor.engine.exclusion_rules import ExclusionRules
 from monitor.engine.grading import GradingRules
 from monitor.engine.id_hash import IdHasher
 from monitor.engine.item_counts import ItemCounter, ItemKeys
-from monitor.engine.response_row import FIRST_EXCLUDED_VARIANT, MISSING, NO_RESPONSE, PRE_PERIOD_VARIANT
+from monitor.engine.response_row import EXCLUDED_VARIANT_OFFSET, MISSING, NO_RESPONSE, PRE_PERIOD_VARIANT
 from monitor.metrics import RecordLayout, chunk_length_ms
 
 _NO_END_MS: Final = 1 << 62
@@ -56,8 +56,8 @@ class Experiment:
         self.exclusion_rules = ExclusionRules(settings.exclude)
         variant_count = len(self.variant_keys)
         self.excluded_variants = (
-            range(FIRST_EXCLUDED_VARIANT, FIRST_EXCLUDED_VARIANT + variant_count)
-            if variant_count < FIRST_EXCLUDED_VARIANT
+            range(EXCLUDED_VARIANT_OFFSET, EXCLUDED_VARIANT_OFFSET + variant_count)
+            if variant_count < EXCLUDED_VARIANT_OFFSET
             else range(0)
         )
         """The variants of excluded responses; none if the experiment has too many variants for excluded responses."""
@@ -85,7 +85,7 @@ class Experiment:
 
         `variant_key` is the key of the same response without exclusion.
         """
-        excluded_key = variant_key + FIRST_EXCLUDED_VARIANT
+        excluded_key = variant_key + EXCLUDED_VARIANT_OFFSET
         is_counted = variant_key & 255 != PRE_PERIOD_VARIANT and excluded_key & 255 in self.excluded_variants
         return excluded_key if is_counted else NO_RESPONSE
 

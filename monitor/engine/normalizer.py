@@ -171,7 +171,7 @@ class EventNormalizer:
         variant_key = experiment.find_variant_key(event.variant, timestamp_ms)
         if variant_key == NO_RESPONSE:
             return NormalizedResponse(stored_id, timestamp_ms)
-        is_excluded = event.is_excluded or experiment.exclusion_rules.exclude(event)
+        is_excluded = event.is_excluded or experiment.exclusion_rules.match(event)
         if is_excluded:
             variant_key = experiment.excluded_variant_key(variant_key)
             if variant_key == NO_RESPONSE:

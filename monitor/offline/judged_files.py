@@ -13,7 +13,7 @@ from monitor.clock import Clock
 from monitor.config import ExperimentSettings, Settings
 from monitor.decoding import RecordDecoder
 from monitor.engine import (
-    FIRST_EXCLUDED_VARIANT,
+    EXCLUDED_VARIANT_OFFSET,
     MISSING,
     STUDENT_TAG_BYTES,
     ExclusionRules,
@@ -127,8 +127,8 @@ def _join_feedback(
         exclusion_rules = ExclusionRules(experiment.exclude)
         for event in responses:
             if event.experiment == experiment.name and _is_counted(event, experiment):
-                is_excluded = event.is_excluded or exclusion_rules.exclude(event)
-                arm = sorted(experiment.variants).index(event.variant) + FIRST_EXCLUDED_VARIANT * is_excluded
+                is_excluded = event.is_excluded or exclusion_rules.match(event)
+                arm = sorted(experiment.variants).index(event.variant) + EXCLUDED_VARIANT_OFFSET * is_excluded
                 _merge_response_event(rows, msgspec.structs.replace(event, is_excluded=is_excluded), arm, identities)
         rows = {response_id: (row, event) for response_id, (row, event) in rows.items() if not event.is_excluded}
         for response_id, (row, _) in rows.items():
@@ -181,7 +181,7 @@ def _describe_skipped_responses(responses: Sequence[Response], settings: Setting
             skipped_names[event.experiment, event.variant] += 1
         elif not _is_counted(event, experiment):
             outside_period[event.experiment] += 1
-        elif event.is_excluded or exclusion_rules[event.experiment].exclude(event):
+        elif event.is_excluded or exclusion_rules[event.experiment].match(event):
             excluded[event.experiment] += 1
     sentences = describe_undeclared_names(skipped_names, settings) + [
         f"{count_noun(count, 'response')} skipped: outside of starts_at and ends_at of experiment {name}"

@@ -26,7 +26,7 @@ from monitor.analysis import (
 )
 from monitor.clock import DAY_MS, HOUR_MS, Clock
 from monitor.config import DeclaredSet, ExperimentSettings, Settings
-from monitor.engine import FIRST_EXCLUDED_VARIANT, IdHasher
+from monitor.engine import EXCLUDED_VARIANT_OFFSET, IdHasher
 from monitor.errors import StoreUnavailable, UnusableStore, UsageError
 from monitor.metrics import IntArray, RecordLayout, ResponseRecord, UnitRecord, chunk_length_ms
 from monitor.state.backfills import read_backfills
@@ -296,7 +296,7 @@ class StoreReader:
                 variant = _VariantRecords(experiment, number, index, name, responses, units)
                 if self._settings.excludes_responses(experiment):
                     variant.excluded = _VariantRecords(
-                        experiment, number, FIRST_EXCLUDED_VARIANT + index, name, responses.copy(), units.copy()
+                        experiment, number, EXCLUDED_VARIANT_OFFSET + index, name, responses.copy(), units.copy()
                     )
                 variants.append(variant)
         counts = _EventCounts()

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from monitor.cli.sample_tables import print_sample_report
 from monitor.config import Settings, parse_settings
-from monitor.decoding import RecordDecoder, RecordTracer
+from monitor.decoding import RecordDecoder, RecordTracer, build_sample_report
 from monitor.errors import InvalidEvent
 from monitor.events import Response
 from monitor.sources import PlainRecord
 from tests.support.schemas import avro_bytes
+from tests.unit.decoding.test_sample_report import SampledMessage
 
 _NOW = 1_800_000_000_000
 _EXPERIMENT = {"name": "ranker", "control": "a", "variants": {"a": 0.5, "b": 0.5}}
@@ -138,3 +140,16 @@ def test_a_trace_has_the_paths_of_attributes(sources: tuple[dict[str, Any], ...]
     value = json.dumps({**_EVENT, "role": "teacher", "user": {"role": "teacher"}}).encode()
     trace = RecordTracer(decoder.sources[0], decoder).trace(PlainRecord(0, None, value), "answers", "answers:0", _NOW)
     assert trace.origins[0]["role"] == ("user.role" if sources else "role")
+
+
+def test_a_sample_counts_the_responses_that_lack_an_attribute(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command `check --sample` prints how many responses have no id of their unit."""
+    settings = _settings(unit="class_id")
+    events = [{**_EVENT, "class_id": "7a"}, _EVENT, {**_EVENT, "class_id": "7b"}]
+    records = [
+        SampledMessage("chatbot.responses", json.dumps(event).encode(), offset=offset)
+        for offset, event in enumerate(events)
+    ]
+    print_sample_report(build_sample_report(settings, RecordDecoder(settings), records, _NOW), settings)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["class_id", "2", "1", "class_id"] in rows
