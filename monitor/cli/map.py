@@ -163,8 +163,9 @@ def _build_table(origins: Mapping[str, str | None], event_type: EventType) -> Ta
         if field in origins:
             absence = "no value, but required" if field in required else "no value"
             table.add_row(field, id_text(origins[field] or absence))
-    for attribute in origins.keys() - {*required, *optional}:
-        table.add_row(attribute, id_text(origins[attribute] or "no value"))
+    for field, path in origins.items():
+        if field not in (*required, *optional):
+            table.add_row(field, id_text(path or "no value"))
     unmapped = [field for field in optional if field not in origins]
     if unmapped:
         table.add_row("not mapped", ", ".join(unmapped))

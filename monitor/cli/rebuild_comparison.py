@@ -80,7 +80,7 @@ def compare_generations(
         elif losses:
             explanation = (
                 ", although Kafka has every offset, and no definition explains the difference. Possible causes are a "
-                "compacted topic, and lower values of limits or allowed_lateness"
+                "compacted topic, another `exclude` of a source, and lower values of limits or allowed_lateness"
             )
     if losses and not accept_loss:
         raise DataLoss(

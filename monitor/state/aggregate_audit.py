@@ -375,7 +375,8 @@ class _Audit:
             self._compare(variant_id, "students", keys.unit_sums(number, index), students)
         else:
             self._findings.unchecked.append(
-                f"{variant_id[1]}: sums over students, because of {count_noun(anonymous, 'response')} without user_id"
+                f"{variant_id[1]}: sums over students, because of {count_noun(anonymous, 'response')} without "
+                f"{experiment.settings.unit_field}"
             )
         expected_days = self._numbers_of_recomputed(keys.cohort_sums(number, index, 0))
         for day in self._list_members(variant_id, "cohorts", keys.cohort_index(number, index), expected_days):
