@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from monitor.config.paths import dotted_members, parse_path
+from monitor.config.paths import Step, dotted_members, parse_path
 from monitor.config.settings import ASSIGNED_FIELDS, UNIT_FIELDS, FieldPatterns, Settings
 from monitor.config.values import ConfigProblems
 from monitor.errors import ConfigError
@@ -69,8 +69,12 @@ def _check_field(key: str, field: str, value: object) -> None:
         path = parse_path(field)
     except ValueError as error:
         raise ConfigError(key, value, f"the name of a field, which is {error}") from error
-    if len(field) > _MAX_FIELD_LENGTH or path.root != "value" or not all(isinstance(step, str) for step in path.steps):
+    if len(field) > _MAX_FIELD_LENGTH or path.root != "value" or not all(map(_is_member_name, path.steps)):
         raise ConfigError(key, value, "the name of a field, or names joined by dots, such as user.role")
+
+
+def _is_member_name(step: Step) -> bool:
+    return isinstance(step, str) and step.isprintable() and not {'"', "\\"}.intersection(step)
 
 
 def _parse_patterns(key: str, value: object) -> tuple[str, ...]:

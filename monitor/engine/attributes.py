@@ -34,7 +34,11 @@ class AttributeReader:
         """Return (name, text) of the attributes with a value, for a valid event as JSON; raises `InvalidEvent`."""
         if not self._paths:
             return ()
-        values = msgspec.structs.astuple(self._decode(content))
+        try:
+            values = msgspec.structs.astuple(self._decode(content))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            # The decoder of the event skips other fields, and accepts some values that are not valid.
+            raise InvalidEvent("invalid_json", "expected a JSON object in UTF-8") from None
         return self.read_fields(dict(zip(self._fields, values, strict=True)))
 
     def read_fields(self, fields: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

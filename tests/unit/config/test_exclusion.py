@@ -66,7 +66,9 @@ def test_a_field_that_is_not_known_before_the_assignment_is_rejected_with_the_re
         _load(_source(fields={**_FIELDS, "attributes": {field: "x"}}))
 
 
-@pytest.mark.parametrize("value", [[], "test-*", {"role": []}, {"role": [True]}, {"role": [""]}, {"a[0]": ["x"]}])
+@pytest.mark.parametrize(
+    "value", [[], "test-*", {"role": []}, {"role": [True]}, {"role": [""]}, {"a[0]": ["x"]}, {'"a\\"b"': ["x"]}]
+)
 def test_rules_of_another_form_are_rejected(value: object) -> None:
     """A rule is a field with patterns, which are strings."""
     with pytest.raises(ConfigError):

@@ -84,6 +84,16 @@ def test_an_attribute_that_is_no_single_value_is_rejected(value: object) -> None
         assert "teacher" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    "value", [b'"\\ud800"', b'"\xff"', b"[" * 5000 + b"]" * 5000, b"1e999", b"123456789012345678901234567890123"]
+)
+def test_an_attribute_that_cannot_be_read_rejects_the_event(value: bytes) -> None:
+    """Without rules, nobody reads the field."""
+    content = json.dumps({**_EVENT, "role": 0}).encode().replace(b'"role": 0', b'"role": ' + value)
+    with pytest.raises(InvalidEvent):
+        _decode(_settings(exclude={"role": ["teacher"]}), content)
+
+
 def test_a_mapped_source_reads_attributes_by_paths_and_value_maps() -> None:
     """An attribute that the source does not have is absent."""
     attributes = {
