@@ -49,7 +49,6 @@ from monitor.config.running_changes import (
 )
 from monitor.config.settings import (
     ACTIVITY_METRICS,
-    ASSIGNED_FIELDS,
     FEEDBACK_METRIC_PREFIX,
     LATENCY_ABOVE_PREFIX,
     LATENCY_METRIC,
@@ -96,7 +95,6 @@ from monitor.config.values import parse_choice, parse_instant_ms, parse_integer,
 
 __all__ = [
     "ACTIVITY_METRICS",
-    "ASSIGNED_FIELDS",
     "FEEDBACK_METRIC_PREFIX",
     "LATENCY_ABOVE_PREFIX",
     "LATENCY_METRIC",
