@@ -28,6 +28,7 @@ from monitor.stats import (
     Estimate,
     EstimatePair,
     GuardrailEvidence,
+    PhaseCounts,
     SampleMeanStatistic,
     SrmResult,
     StoredStudentSums,
@@ -55,6 +56,8 @@ class Analysis:
     comparisons: Mapping[str, Mapping[str, Mapping[Estimand, VariantComparison]]]
     """Treatment → metric → estimand → comparison with the control."""
     sample_ratio: SrmResult
+    excluded_sample_ratio: SrmResult | None
+    """The same test of the students with excluded responses; None if no rule excludes responses."""
     excluded_days: tuple[int, ...]
     """UTC days since 1970 within which the intended shares changed: in no phase, and in no closed comparison."""
     verdicts: Mapping[str, Verdict]
@@ -75,6 +78,7 @@ class Analysis:
             "sample_ratio": {
                 **self.sample_ratio.to_json(),
                 "days_left_out": [_format_day(day) for day in self.excluded_days],
+                "excluded": None if self.excluded_sample_ratio is None else self.excluded_sample_ratio.to_json(),
             },
             "guardrails": {name: msgspec.to_builtins(verdict.guardrails) for name, verdict in self.verdicts.items()},
             "verdict": {name: _verdict_json(verdict) for name, verdict in self.verdicts.items()},
@@ -140,6 +144,9 @@ class Analyzer:
                 for treatment, verdict in verdicts.items()
             },
             sample_ratio=sample_ratio,
+            excluded_sample_ratio=_check_phases(view, view.excluded_phase_counts)
+            if stored_students.excluded_cohorts
+            else None,
             excluded_days=view.excluded_days,
             verdicts=verdicts,
             subgroup_effects={
@@ -154,7 +161,11 @@ class Analyzer:
 
 def _check_sample_ratio(view: CohortView) -> SrmResult:
     """Return the SRM test over all phases; over none if students seem to have come later than they did."""
-    phases = () if view.stored_students.history.is_incomplete else view.phase_counts
+    return _check_phases(view, view.phase_counts)
+
+
+def _check_phases(view: CohortView, phase_counts: tuple[PhaseCounts, ...]) -> SrmResult:
+    phases = () if view.stored_students.history.is_incomplete else phase_counts
     return check_srm(phases, alpha=view.plan.criteria.sample_ratio_alpha)
 
 
@@ -180,6 +191,7 @@ def _collect_evidence(
         closed_days=view.closed_day_count(treatment),
         students_per_day=(view.closed_students_per_day(experiment.control), view.closed_students_per_day(treatment)),
         phases=view.phase_counts,
+        excluded_phases=view.excluded_phase_counts,
         compared_phases=view.compared_phase_counts,
         left_out_phases=view.left_out_phase_counts(relevant_variants),
         segments=view.segment_counts,

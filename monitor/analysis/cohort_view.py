@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -91,6 +91,19 @@ class CohortView:
         return self._count_by_phase(self._days_by_phase, CohortField.EXPOSURES)
 
     @cached_property
+    def excluded_phase_counts(self) -> tuple[PhaseCounts, ...]:
+        """Intended shares and excluded students at their first excluded response, by phase; () without any rule."""
+        cohorts = {
+            variant: CohortTable.from_records(records, self.plan.layout.cohort_width)
+            for variant, records in self.stored_students.excluded_cohorts.items()
+        }
+        if not cohorts:
+            return ()
+        last_day = self.as_of_ms // DAY_MS
+        days = sorted(set[int]().union(*(table.nonempty_days(last_day) for table in cohorts.values())))
+        return self._count_by_phase(self.group_by_phase(days), CohortField.EXPOSURES, cohorts=cohorts)
+
+    @cached_property
     def compared_phase_counts(self) -> tuple[PhaseCounts, ...]:
         """Intended shares and compared students of each phase: those with a value of the primary metric."""
         return self._count_by_phase(self.closed_days, self.plan.unit_count_index)
@@ -137,15 +150,23 @@ class CohortView:
         return tuple(hour_counts)
 
     def _count_by_phase(
-        self, days_by_phase: Sequence[Sequence[int]], column: int, subtracted_column: int | None = None
+        self,
+        days_by_phase: Sequence[Sequence[int]],
+        column: int,
+        subtracted_column: int | None = None,
+        *,
+        cohorts: Mapping[str, CohortTable] | None = None,
     ) -> tuple[PhaseCounts, ...]:
-        """Return a column, or the difference of two, by day, in the phases that have any, or else the last phase."""
-        phase_counts = []
+        """Return a column, or the difference of two, by day, in the phases that have any, or else the last phase.
+
+        `cohorts` are the cohorts by variant; None: those of the compared students.
+        """
+        cohorts, phase_counts = self._cohorts if cohorts is None else cohorts, []
         for phase, days in zip(self.plan.phases, days_by_phase, strict=True):
-            counts = {name: self._cohorts[name].column_values(days, column) for name in self.plan.experiment.variants}
+            counts = {name: cohorts[name].column_values(days, column) for name in self.plan.experiment.variants}
             if subtracted_column is not None:
                 for name, numbers in counts.items():
-                    subtracted = self._cohorts[name].column_values(days, subtracted_column)
+                    subtracted = cohorts[name].column_values(days, subtracted_column)
                     counts[name] = [number - less for number, less in zip(numbers, subtracted, strict=True)]
             day_counts = (
                 DayCounts(day, {name: numbers[row] for name, numbers in counts.items()}) for row, day in enumerate(days)

@@ -25,6 +25,11 @@ def aggregate_definitions(experiment: ExperimentSettings) -> dict[str, Any]:
     return {
         **({"student_metrics": list(experiment.student_metrics)} if experiment.student_metrics else {}),
         **({"unit": experiment.unit} if experiment.unit != "user" else {}),
+        **(
+            {"exclude": {field: list(patterns) for field, patterns in sorted(experiment.exclude.items())}}
+            if experiment.exclude
+            else {}
+        ),
         **({"primary": experiment.primary} if _depends_on_primary(experiment) else {}),
         **({"novelty": True} if experiment.novelty else {}),
         **({"pre_period_ms": pre_period_ms} if pre_period_ms else {}),

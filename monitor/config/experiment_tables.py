@@ -15,6 +15,7 @@ from typing import Any, Final, TypeGuard, TypeVar, cast, get_args
 
 from monitor.clock import DAY_MS
 from monitor.config.criteria import DECISION_KEYS, decision_warnings, parse_decision
+from monitor.config.exclusion import parse_exclude, parse_unit
 from monitor.config.metric_tables import (
     ANSWER_FORMATS,
     MAX_KIND_LENGTH,
@@ -28,7 +29,6 @@ from monitor.config.metric_tables import (
 from monitor.config.settings import (
     NO_CATEGORY,
     OTHER_CATEGORY,
-    AnalysisUnit,
     DecaySpec,
     DriftSettings,
     ExperimentSettings,
@@ -62,7 +62,7 @@ _KEYS: Final = {
     "name", "control", "variants", "starts_at", "ends_at", "primary", "gain", "discount", "ideal",
     "max_grade", "relevant_grade", "grades", "feedback_window", "feedback_clock_tolerance", "allowed_lateness",
     "retention", "decay", "categories", "drift", "items", "exposure_days", "novelty", "pre_period",
-    "unit", "closing_delay", *METRIC_KEYS, *DECISION_KEYS,
+    "unit", "exclude", "closing_delay", *METRIC_KEYS, *DECISION_KEYS,
 }  # fmt: skip
 _DEFAULT_METRICS: Final = ("dcg@5", "ndcg@5", "success@5")
 _RECIPROCAL_DECAY: Final = re.compile(r"reciprocal-([1-9][0-9]{0,2})d")
@@ -120,7 +120,8 @@ def parse_experiment(table: Mapping[str, Any], experiment_key: str) -> Experimen
         name=read(_parse_name, "name", None, ""),
         control=read(partial(parse_choice, choices=variants), "control", None, "") if variants else "",
         variants=variants,
-        unit=read(partial(parse_choice, choices=get_args(AnalysisUnit)), "unit", "user", "user"),
+        unit=read(parse_unit, "unit", "user", "user"),
+        exclude=read(parse_exclude, "exclude", {}, {}),
         starts_at_ms=read(_parse_optional_instant_ms, "starts_at", None, None),
         ends_at_ms=read(_parse_optional_instant_ms, "ends_at", None, None),
         metrics=metrics,

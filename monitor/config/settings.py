@@ -17,7 +17,6 @@ NamedDiscount = Literal["log2", "log2-from-2", "reciprocal"]
 NdcgIdeal = Literal["shown", "constant"]
 Population = Literal["rated", "all"]
 HarmfulDirection = Literal["up", "down"]
-AnalysisUnit = Literal["user", "group"]
 KafkaClientName = Literal["kafka-python", "confluent"]
 EventType = Literal["response", "feedback"]
 WireFormat = Literal["native", "auto", "json", "avro", "protobuf"]
@@ -26,6 +25,13 @@ EnvelopeMode = Literal["auto", "none"]
 Tombstones = Literal["ignore", "reject"]
 Cast = Literal["text", "number", "truthy", "s", "ms", "us", "ns", "iso"]
 FieldValue = str | float | bool
+FieldPatterns = Mapping[str, tuple[str, ...]]
+"""Field of a response → shell patterns as in `fnmatch`, with case. A response that matches any of them is excluded."""
+
+UNIT_FIELDS: Mapping[str, str] = MappingProxyType({"user": "user_id", "group": "group_id"})
+"""Unit of the assignment → field of its id. Any other unit is the name of the field."""
+ASSIGNED_FIELDS = ("user_id", "group_id", "category")
+"""The fields of every response that rules of exclusion may name; other names are attributes."""
 
 OTHER_CATEGORY = "other"
 NO_CATEGORY = "none"
@@ -126,6 +132,10 @@ class SourceSettings:
     """Field of the event → mapping; empty for the native format."""
     items: ItemsMapping | None = None
     """None for feedback, and for the native format."""
+    attributes: Mapping[str, FieldMapping] | None = None
+    """Attribute of a response → mapping; None if the name of an attribute is its path."""
+    exclude: FieldPatterns = field(default_factory=lambda: MappingProxyType({}))
+    """Rules by which responses of the source are excluded from every experiment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,11 +434,14 @@ class ExperimentSettings:
     control: str
     variants: Mapping[str, float]
     """Intended share of students by variant, in the order of the settings; the sum is 1 after loading."""
-    unit: AnalysisUnit = "user"
-    """The unit that is assigned to a variant: a student, or a group of students such as a class (`group_id`).
+    unit: str = "user"
+    """The unit that is assigned to a variant: a student (user), or a group of students such as a class.
 
-    With groups, every sum over students is over groups.
+    A group has the field `group_id` (group), or the field that the unit names. With groups, every sum over students is
+    over groups.
     """
+    exclude: FieldPatterns = field(default_factory=lambda: MappingProxyType({}))
+    """Rules by which responses are excluded: they are counted, but not compared."""
     starts_at_ms: int | None = None
     ends_at_ms: int | None = None
     metrics: tuple[MetricSpec, ...] = ()
@@ -477,6 +490,16 @@ class ExperimentSettings:
     def ranking_metrics(self) -> tuple[MetricSpec, ...]:
         """The metrics that are computed from the grades of ranked items; the first of `metrics`."""
         return tuple(metric for metric in self.metrics if metric.is_ranking)
+
+    @property
+    def unit_field(self) -> str:
+        """The field with the id of the unit."""
+        return UNIT_FIELDS.get(self.unit, self.unit)
+
+    @property
+    def attributes(self) -> frozenset[str]:
+        """The attributes of a response that the experiment needs."""
+        return frozenset({self.unit_field, *self.exclude}).difference(ASSIGNED_FIELDS)
 
     @property
     def answer_metrics(self) -> tuple[MetricSpec, ...]:
@@ -546,6 +569,17 @@ class Settings:
     discover: DiscoverSettings = DiscoverSettings()
     deselected_experiments: frozenset[str] = frozenset()
     """Names of the experiments of the file that the command leaves out."""
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """The attributes of responses that an experiment or a source needs, sorted."""
+        excluded_fields = (field for source in self.kafka.sources for field in source.exclude)
+        names = {*excluded_fields, *(name for experiment in self.experiments for name in experiment.attributes)}
+        return tuple(sorted(names.difference(ASSIGNED_FIELDS)))
+
+    def excludes_responses(self, experiment: ExperimentSettings) -> bool:
+        """Return whether responses of an experiment may be excluded, by its own rules or by those of a source."""
+        return bool(experiment.exclude) or any(source.exclude for source in self.kafka.sources)
 
     def select_experiment(self, name: str, argument: str = "--experiment") -> Settings:
         """Return the settings with a single experiment; raises `UsageError` with `argument` for an unknown name."""

@@ -197,7 +197,8 @@ class BatchProcessor:
                     )
             elif response.timestamp_ms < late_before_ms[response.variant_key >> 8]:
                 batch.response_outcomes.append("late")
-                batch.late_responses[response.variant_key] = batch.late_responses.get(response.variant_key, 0) + 1
+                if not response.is_excluded:
+                    batch.late_responses[response.variant_key] = batch.late_responses.get(response.variant_key, 0) + 1
             else:
                 batch.track_dependency_time(response.variant_key >> 8, response.timestamp_ms)
                 accepted.append(response)
@@ -507,8 +508,15 @@ class BatchProcessor:
         return traffic
 
     def _item_counter_of(self, variant_key: int) -> ItemCounter | None:
-        """Return the item counter of an experiment; None in the pre-period, or if the experiment counts no items."""
-        return None if variant_key & 255 == PRE_PERIOD_VARIANT else self._item_counters.get(variant_key >> 8)
+        """Return the item counter of an experiment; None if the items of the response are not counted.
+
+        Items are counted neither in the pre-period nor for excluded responses, nor if the settings do not ask for it.
+        """
+        number, variant = variant_key >> 8, variant_key & 255
+        item_counter = self._item_counters.get(number)
+        if item_counter is None or variant == PRE_PERIOD_VARIANT:
+            return None
+        return None if variant in self._experiments[number].excluded_variants else item_counter
 
 
 def _record_superseded_response(

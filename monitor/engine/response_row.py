@@ -20,6 +20,8 @@ NO_RESPONSE: Final = -1
 """The variant key of a row whose response event has not arrived, and of a response that does not count."""
 PRE_PERIOD_VARIANT: Final = 255
 """The variant of all responses in the pre-period, whatever variant generated the response."""
+EXCLUDED_VARIANT_OFFSET: Final = 128
+"""Added to the variant of an excluded response. Only experiments with fewer variants have excluded responses."""
 MISSING: Final = -1
 """The value of a latency or category that a response does not have."""
 
@@ -80,7 +82,8 @@ class ResponseRow:
         self.variant_key = variant_key
         """Experiment number · 256 + variant.
 
-        The variant is the index of its name among the sorted variant names, or `PRE_PERIOD_VARIANT`.
+        The variant is the index of its name among the sorted variant names, plus `EXCLUDED_VARIANT_OFFSET` for an
+        excluded response, or `PRE_PERIOD_VARIANT`.
         """
         self.student_hash = student_hash
         self.item_hashes = item_hashes

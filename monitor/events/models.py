@@ -28,6 +28,10 @@ class Response(msgspec.Struct, frozen=True, gc=False):
     has_repeated_items: bool = False
     """Whether the message has an item more than once."""
     session_id: str | None = None
+    attributes: tuple[tuple[str, str], ...] = ()
+    """(name, value as text) of further fields with a value, which the settings name: see `Settings.attributes`."""
+    is_excluded: bool = False
+    """Whether a rule of the response's source excludes the response from every experiment."""
 
 
 class Feedback(msgspec.Struct, frozen=True, gc=False):

@@ -67,6 +67,15 @@ _EXPERIMENT_METRICS: Final = (
         "Students who were shown the variant, all time; each response without a user id counts as one student.",
     ),
     ExportedMetric(
+        "abmonitor_excluded_responses",
+        "gauge",
+        _VARIANT,
+        "Responses of the variant that a rule of exclude matches, all time; no other number contains them.",
+    ),
+    ExportedMetric(
+        "abmonitor_excluded_students", "gauge", _VARIANT, "Students with excluded responses of the variant, all time."
+    ),
+    ExportedMetric(
         "abmonitor_feedback",
         "gauge",
         (*_VARIANT, "kind"),
@@ -396,6 +405,8 @@ def _add_experiment(add: AddSample, experiment: ExperimentSummary, min_students:
         add("responses", variant_labels, variant.responses)
         add("rated_responses", variant_labels, variant.rated_responses)
         add("students", variant_labels, variant.students)
+        add("excluded_responses", variant_labels, variant.excluded_responses)
+        add("excluded_students", variant_labels, variant.excluded_students)
         for kind, count in variant.feedback.items():
             add("feedback", (*variant_labels, kind), count)
         _add_traffic(add, variant_labels, variant, is_frozen=experiment.history.frozen_at_ms is not None)

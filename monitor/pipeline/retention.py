@@ -160,7 +160,7 @@ class RetentionCleaner:
             oldest_ms = newest_ms - experiment.settings.retention_ms
             expired_ranges = [
                 expired_range
-                for variant in range(len(experiment.variant_keys))
+                for variant in (*range(len(experiment.variant_keys)), *experiment.excluded_variants)
                 for expired_range in self._expired_traffic(experiment, variant, oldest_ms)
             ]
             if experiment.counts_items:

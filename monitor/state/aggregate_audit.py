@@ -13,7 +13,7 @@ audit starts again; after several attempts it fails.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
@@ -148,9 +148,11 @@ def audit_aggregates(store: ShardedStore, settings: Settings) -> AuditFindings:
         for experiment in settings.experiments
         if numbers[experiment.name] > 0 and experiment.name not in filling
     ]
+    excluding_numbers = {each.number for each in experiments if settings.excludes_responses(each.settings)}
     for _ in range(_ATTEMPTS):
         states_before = [shard.read_state() for shard in store]
-        findings = _Audit(store, experiments, states_before, read_hash_key(store, settings)).compare()
+        hash_key = read_hash_key(store, settings)
+        findings = _Audit(store, experiments, excluding_numbers, states_before, hash_key).compare()
         states_after = [shard.read_state() for shard in store]
         commits = sum(after.commits - before.commits for before, after in zip(states_before, states_after, strict=True))
         expirations_before, expirations_after = (
@@ -171,12 +173,19 @@ class _Audit:
     """Reads all rows, recomputes the aggregates, and compares the result with the stored aggregates."""
 
     def __init__(
-        self, store: ShardedStore, experiments: Sequence[Experiment], states: Sequence[StoreState], hash_key: bytes
+        self,
+        store: ShardedStore,
+        experiments: Sequence[Experiment],
+        excluding_numbers: Collection[int],
+        states: Sequence[StoreState],
+        hash_key: bytes,
     ) -> None:
+        """`excluding_numbers` are the numbers of the experiments that may have excluded responses."""
         self._store = store
         self._keys = store.first_shard.keys
         """Keys of the first shard; the records of all shards are added up under these keys."""
         self._by_number = {experiment.number: experiment for experiment in experiments}
+        self._excluding_numbers = excluding_numbers
         self._expired_before_ms = {
             number: max(state.expired_before_ms.get(str(number), 0) for state in states) for number in self._by_number
         }
@@ -209,6 +218,8 @@ class _Audit:
         for experiment in self._by_number.values():
             for index, name in enumerate(sorted(experiment.settings.variants)):
                 self._compare_variant(experiment, index, name)
+                if experiment.number in self._excluding_numbers:
+                    self._compare_variant(experiment, experiment.excluded_variants[index], f"{name}, excluded")
         for number, item_counter in self._item_counters.items():
             self._compare_items(self._by_number[number], item_counter)
         return self._findings
@@ -243,7 +254,7 @@ class _Audit:
                 variant = row.variant_key & 255
                 if variant == PRE_PERIOD_VARIANT:
                     continue
-                if item_counter is not None:
+                if item_counter is not None and variant not in experiment.excluded_variants:
                     self._add_items(item_counter, row)
                 self._newest_ms[row.variant_key] = max(self._newest_ms[row.variant_key], row.timestamp_ms)
                 contribution = experiment.rules.evaluate(row)
@@ -366,7 +377,8 @@ class _Audit:
             self._compare(variant_id, "students", keys.unit_sums(number, index), students)
         else:
             self._findings.unchecked.append(
-                f"{variant_id[1]}: sums over students, because of {count_noun(anonymous, 'response')} without user_id"
+                f"{variant_id[1]}: sums over students, because of {count_noun(anonymous, 'response')} without "
+                f"{experiment.settings.unit_field}"
             )
         expected_days = self._numbers_of_recomputed(keys.cohort_sums(number, index, 0))
         for day in self._list_members(variant_id, "cohorts", keys.cohort_index(number, index), expected_days):

@@ -6,8 +6,8 @@ for the other shards. `abm:{0}:active` is the number of the active generation; a
 of a generation is `abm:{TAG}:NUMBER:` and one of the names below. Only rows of responses and students exist in
 millions, so only their names are short. No other name begins with r or s, so that a pattern can select the rows.
 
-In the list, e is the number of an experiment, v the index of a variant, and an index a sorted set whose score is the
-number of the commit that last changed the member's record.
+In the list, e is the number of an experiment, v the variant (its index, plus 128 for excluded responses), and an index
+a sorted set whose score is the number of the commit that last changed the member's record.
 
     meta                            hash, see below
     experiments_set                 the declared experiments as JSON, see `monitor.config.declared_set` (first shard)

@@ -49,8 +49,8 @@ VerdictState: TypeAlias = Literal[
 ReasonCode: TypeAlias = Literal[
     "incomplete", "few_students", "young", "no_variation",
     "sample_ratio", "empty_variant", "stray_traffic", "segment_sample_ratio", "hour_sample_ratio",
-    "uneven_crossovers", "crossovers", "anonymous_units", "lost_events", "rejected_events", "uneven_rejections",
-    "many_rejections",
+    "excluded_sample_ratio", "uneven_crossovers", "crossovers", "anonymous_units", "lost_events", "rejected_events",
+    "uneven_rejections", "many_rejections",
     "worse", "guardrail_crossed",
     "better", "not_worse", "too_small", "undecided",
     "compared_sample_ratio", "undefined_disagree", "populations_disagree",
@@ -65,8 +65,8 @@ ReasonCode: TypeAlias = Literal[
 _WARNING_CODES: Final = frozenset[ReasonCode](
     {
         "sample_ratio", "empty_variant", "stray_traffic", "segment_sample_ratio", "hour_sample_ratio",
-        "uneven_crossovers", "crossovers", "anonymous_units", "lost_events", "rejected_events", "uneven_rejections",
-        "many_rejections", "worse",
+        "excluded_sample_ratio", "uneven_crossovers", "crossovers", "anonymous_units", "lost_events", "rejected_events",
+        "uneven_rejections", "many_rejections", "worse",
         "guardrail_crossed",
     }
 )  # fmt: skip
@@ -219,6 +219,7 @@ def decide_verdict(evidence: VerdictEvidence, sample_ratio: SrmResult | None = N
             (metric.name, compare_arms(metric.arms, metric.mde, metric.max_value)) for metric in evidence.diagnostics
         ),
         sample_ratio=sample_ratio or check_srm(evidence.phases, alpha=criteria.sample_ratio_alpha),
+        excluded_ratio=check_srm(evidence.excluded_phases, alpha=criteria.sample_ratio_alpha),
         compared_ratio=check_srm(evidence.compared_phases, alpha=criteria.sample_ratio_alpha),
         crossover_ratio=check_srm(evidence.left_out_phases, alpha=criteria.sample_ratio_alpha),
         segment_ratios=_check_parts(evidence.segments, criteria.sample_ratio_alpha, len(evidence.segments)),
@@ -438,6 +439,8 @@ class _DecisionRule:
     guardrails: tuple[GuardrailResult, ...]
     diagnostics: tuple[tuple[str, VariantComparison], ...]
     sample_ratio: SrmResult
+    excluded_ratio: SrmResult
+    """The SRM test of the students with excluded responses."""
     compared_ratio: SrmResult
     """The SRM test of the compared students."""
     crossover_ratio: SrmResult
@@ -549,6 +552,7 @@ class _DecisionRule:
             yield Reason("sample_ratio", text)
         yield from self.segment_mismatches()
         yield from self.hour_mismatches()
+        yield from self.excluded_mismatch()
         for variant in sample_ratio.empty_variants:
             yield Reason("empty_variant", f"{variant} should get a share of the {evidence.unit_noun}s, but has none.")
         for variant in sample_ratio.stray_variants:
@@ -562,7 +566,7 @@ class _DecisionRule:
             )
             yield Reason("uneven_crossovers", text)
         if evidence.anonymous_units > criteria.anonymous_limit * evidence.units:
-            field = "user_id" if evidence.unit == "user" else "group_id"
+            field = evidence.unit_field
             text = (
                 f"{_percent(evidence.anonymous_units / evidence.units)} of the compared units are responses without a "
                 f"{field}; the limit is {_percent(criteria.anonymous_limit)}. Several of them may come from one "
@@ -677,6 +681,25 @@ class _DecisionRule:
                 f"day, so the variants have {self.evidence.unit_noun}s of different times of day."
             )
             yield Reason("hour_sample_ratio", text)
+
+    def excluded_mismatch(self) -> Iterator[Reason]:
+        """Yield the reason that the students with excluded responses are not split as intended."""
+        result, noun = self.excluded_ratio, self.evidence.unit_noun
+        if result.mismatch:
+            worst_phase = max(result.phases, key=lambda phase: phase.log_e)
+            split = ", ".join(
+                f"{arm.variant} has {_count(arm.students, noun)} ({_percent(arm.observed)}) instead of "
+                f"{_percent(arm.intended)}"
+                for arm in worst_phase.arms
+                if arm.observed is not None
+            )
+            text = (
+                f"Excluded {noun}s are not split as intended: {split} (sample ratio mismatch, p = {result.p:.2g}; "
+                f"limit {result.alpha:g}){_detection_date(result)}. So the exclusion depends on the variant, and the "
+                f"compared {noun}s differ between the variants as well. Exclude only by fields that are known before "
+                f"the {noun} is assigned to a variant."
+            )
+            yield Reason("excluded_sample_ratio", text)
 
     def comparison_biases(self) -> Iterator[Reason]:
         """Yield the reasons why the compared students may differ between the variants: no gain may be concluded."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
 
 import msgspec
 
+from monitor.config import UNIT_FIELDS
 from monitor.stats.argument_checks import check_level, check_non_negative, check_positive
 from monitor.stats.data_quality import DataQuality
 from monitor.stats.estimates import Estimate
@@ -139,6 +139,11 @@ class VerdictEvidence(msgspec.Struct, frozen=True):
         """The noun for a unit in sentences: student or group."""
         return "student" if self.unit == "user" else "group"
 
+    @property
+    def unit_field(self) -> str:
+        """The field with the id of the unit."""
+        return UNIT_FIELDS.get(self.unit, self.unit)
+
     control: str
     """The name of the control variant."""
     treatment: str
@@ -156,6 +161,8 @@ class VerdictEvidence(msgspec.Struct, frozen=True):
     """Allocation phases with the numbers of students at first exposure."""
     compared_phases: tuple[PhaseCounts, ...] = ()
     """Allocation phases with the numbers of compared students: those with a value of the primary metric."""
+    excluded_phases: tuple[PhaseCounts, ...] = ()
+    """Allocation phases with the numbers of students at their first excluded response; empty without a rule."""
     left_out_phases: tuple[PhaseCounts, ...] = ()
     """Allocation phases with the numbers of crossovers among students with complete windows, by first variant."""
     segments: tuple[SegmentCounts, ...] = ()
@@ -163,10 +170,10 @@ class VerdictEvidence(msgspec.Struct, frozen=True):
     """Students by hour of first exposure, instead of a segment; hours without students are left out."""
     has_new_students: bool = True
     """Whether students have entered in the last week; otherwise `closed_days` stops growing."""
-    unit: Literal["user", "group"] = "user"
-    """Whether the units, which are called students, are groups."""
+    unit: str = "user"
+    """What the units, which are called students, are: user, group, or the field with the id of the group."""
     anonymous_units: int = 0
-    """Responses without a user id, or without a group id if the units are groups; each is a unit."""
+    """Responses without the id of the unit; each is a unit."""
     units: int = 0
     """Students with one variant only, and responses without a user id."""
     crossovers: int = 0

@@ -86,6 +86,8 @@ class StoredStudentSums:
     """Variant → record over all students (`RecordLayout.unit_width` integers)."""
     cohorts: Mapping[str, Mapping[int, IntArray]]
     """Variant → UTC day of first exposure (days since 1970) → record (`RecordLayout.cohort_width` integers)."""
+    excluded_cohorts: Mapping[str, Mapping[int, IntArray]] = field(default_factory=dict)
+    """As `cohorts`, of the excluded responses; empty if no rule excludes responses."""
     delay_counts: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     """Variant → class of `DELAY_BOUNDS_MS` → events that arrived with such a delay."""
     lost_events: int = 0

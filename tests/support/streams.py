@@ -87,6 +87,8 @@ RICH = replace(
     ),
 )
 """With everything that is only stored where it is asked for."""
+EXCLUDING = replace(RICH, exclude={"user_id": ("student-[12]",), "category": ("history",)})
+"""With excluded responses; of several copies of a response, some may be excluded."""
 SETTINGS = Settings((EXPERIMENT,))
 
 

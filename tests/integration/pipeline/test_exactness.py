@@ -29,7 +29,7 @@ from tests.support.oracle import (
     student_sums_by_variant,
 )
 from tests.support.store_bench import SLOW_HEALTH_CHECKS, StoreBench
-from tests.support.streams import EXPERIMENT, HOUR, RICH, WITH_ANSWER_METRICS, arrivals, streams
+from tests.support.streams import EXCLUDING, EXPERIMENT, HOUR, RICH, WITH_ANSWER_METRICS, arrivals, streams
 
 Events = Sequence[Response | Feedback]
 
@@ -48,7 +48,7 @@ def test_any_order_duplication_batching_and_sharding_of_events_gives_the_same_in
 ) -> None:
     """Workers with a shuffled stream and duplicates store the same as a single worker with an ordered stream."""
     events = data.draw(streams())
-    experiment = data.draw(st.sampled_from([EXPERIMENT, RICH]))
+    experiment = data.draw(st.sampled_from([EXPERIMENT, RICH, EXCLUDING]))
     bench = StoreBench(server, experiment)
     bench.apply([events])
     expected = dump(bench.first_shard)
