@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import datetime, timedelta
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, get_args
+from zoneinfo import ZoneInfo
 
-from monitor.clock import DAY_MS
 from monitor.config.settings import (
     ACTIVITY_METRICS,
     FEEDBACK_METRIC_PREFIX,
@@ -90,10 +91,11 @@ def _find_doubtful_criteria(experiment: ExperimentSettings) -> Iterator[str]:
             'ideal to "constant"'
         )
     for index, allocation in enumerate(experiment.decision.allocations):
-        if allocation.from_ms % DAY_MS:
+        if not experiment.calendar.is_start(allocation.from_ms):
             yield (
-                f"allocations[{index}].from is not midnight in UTC: the whole UTC day is left out of the sample ratio "
-                "and of the comparisons that decide. Set the time to midnight, such as 2026-11-01T00:00:00Z"
+                f"allocations[{index}].from is not midnight in {experiment.day_zone}: the whole day is left out of the "
+                "sample ratio and of the comparisons that decide. Set the time to midnight, such as "
+                f"{_next_midnight(experiment, allocation)}"
             )
     for index, guardrail in enumerate(experiment.decision.guardrails):
         if guardrail.metric == LATENCY_METRIC and guardrail.timeout_ms is None:
@@ -101,6 +103,13 @@ def _find_doubtful_criteria(experiment: ExperimentSettings) -> Iterator[str]:
                 f"guardrails[{index}] is on {LATENCY_METRIC} without timeout_ms: the guardrail cannot allow for rare "
                 "time-outs that have not occurred yet. Set timeout_ms to the time-out of the chatbot, such as 30000"
             )
+
+
+def _next_midnight(experiment: ExperimentSettings, allocation: AllocationSettings) -> str:
+    """Return the end of the day within which an allocation begins, in ISO 8601 with the offset of the day's zone."""
+    day = experiment.calendar.day_number(allocation.from_ms)
+    midnight = datetime.fromtimestamp(experiment.calendar.end_ms(day) / 1000, ZoneInfo(experiment.day_zone))
+    return midnight.isoformat().removesuffix("+00:00") + "Z" * (midnight.utcoffset() == timedelta(0))
 
 
 def _max_effect(metric: str) -> float:

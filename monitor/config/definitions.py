@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from monitor.clock import DAY_MS, HOUR_MS
 from monitor.config.settings import ExperimentSettings, ItemSettings
+from monitor.days import UTC_ZONE
 from monitor.errors import count_noun, setting_text
 
 _UNITS: Final = {"d": DAY_MS, "h": HOUR_MS, "m": 60_000, "s": 1000}
@@ -25,6 +26,7 @@ def aggregate_definitions(experiment: ExperimentSettings) -> dict[str, Any]:
     return {
         **({"watched": list(experiment.guardrail_only_metrics)} if experiment.guardrail_only_metrics else {}),
         **({"activity": list(experiment.activity_metrics)} if experiment.activity_metrics else {}),
+        **({"day": experiment.day_zone} if experiment.day_zone != UTC_ZONE else {}),
         **({"unit": experiment.unit} if experiment.unit != "user" else {}),
         **({"primary": experiment.primary} if _depends_on_primary(experiment) else {}),
         **({"novelty": True} if experiment.novelty else {}),

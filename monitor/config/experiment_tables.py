@@ -40,10 +40,12 @@ from monitor.config.values import (
     parse_number,
     parse_shares,
     parse_text,
+    parse_zone,
     read_lines,
     rename_misspelt_keys,
     similar_name,
 )
+from monitor.days import UTC_ZONE
 from monitor.errors import ConfigError
 
 Setting = TypeVar("Setting")
@@ -52,7 +54,7 @@ _KEYS: Final = {
     "name", "control", "variants", "starts_at", "ends_at", "metrics", "primary", "gain", "discount", "ideal",
     "max_grade", "relevant_grade", "grades", "feedback_window", "feedback_clock_tolerance", "allowed_lateness",
     "retention", "decay", "categories", "drift", "items", "exposure_days", "novelty", "pre_period",
-    "unit", "closing_delay", *DECISION_KEYS,
+    "unit", "closing_delay", "day", *DECISION_KEYS,
 }  # fmt: skip
 _MEASURES: Final = ("cg", "dcg", "ndcg", "success", "rr", "p")
 _METRIC_NAME: Final = re.compile(r"([a-z]+)@([1-9][0-9]{0,2})")
@@ -137,6 +139,7 @@ def parse_experiment(table: Mapping[str, Any], experiment_key: str) -> Experimen
             {},
             DriftSettings(),
         ),
+        day_zone=read(parse_zone, "day", UTC_ZONE, UTC_ZONE),
         exposure_days=read(partial(parse_integer, minimum=1, maximum=90), "exposure_days", 3, 3),
         novelty=read(parse_boolean, "novelty", default=False, fallback=False),
         pre_period_ms=read(_parse_pre_period_ms, "pre_period", None, None),

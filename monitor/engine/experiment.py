@@ -11,6 +11,7 @@ from monitor.engine.accumulator import MetricAccumulator, TrafficAccumulator
 from monitor.engine.grading import GradingRules
 from monitor.engine.id_hash import IdHasher
 from monitor.engine.item_counts import ItemCounter, ItemKeys
+from monitor.engine.local_days import LocalDays
 from monitor.engine.response_row import MISSING, NO_RESPONSE, PRE_PERIOD_VARIANT
 from monitor.metrics import RecordLayout, chunk_length_ms
 
@@ -26,6 +27,7 @@ class Experiment:
         "_chunk_lengths_ms",
         "_pre_period_starts_at_ms",
         "counts_items",
+        "days",
         "ends_at_ms",
         "layout",
         "number",
@@ -40,6 +42,7 @@ class Experiment:
     def __init__(self, number: int, settings: ExperimentSettings) -> None:
         self.number = number
         self.settings = settings
+        self.days = LocalDays(settings.calendar)
         self.counts_items = settings.items is not None
         self.rules = GradingRules(settings)
         self.layout = RecordLayout.for_experiment(settings)
@@ -82,11 +85,11 @@ class Experiment:
 
     def create_metric_accumulator(self) -> MetricAccumulator:
         """Return an empty accumulator of the sums over responses and students."""
-        return MetricAccumulator(self.layout, self._chunk_lengths_ms)
+        return MetricAccumulator(self.layout, self._chunk_lengths_ms, self.days)
 
     def create_traffic_accumulator(self) -> TrafficAccumulator:
         """Return an empty accumulator of the traffic."""
-        return TrafficAccumulator(len(self._categories))
+        return TrafficAccumulator(len(self._categories), self.days)
 
     def create_item_counter(self, ids: IdHasher, keys: ItemKeys) -> ItemCounter | None:
         """Return a counter of the experiment's items; None if the experiment does not count items."""

@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from monitor.days import UTC_ZONE
 from monitor.stats.argument_checks import check_level, check_non_negative, check_positive
 from monitor.stats.data_quality import DataQuality
 from monitor.stats.estimates import Estimate
@@ -160,6 +161,8 @@ class VerdictEvidence(msgspec.Struct, frozen=True):
     segments: tuple[SegmentCounts, ...] = ()
     exposure_hours: tuple[SegmentCounts, ...] = ()
     """Students by hour of first exposure, instead of a segment; hours without students are left out."""
+    day_zone: str = UTC_ZONE
+    """The time zone whose dates are the days of the experiment."""
     has_new_students: bool = True
     """Whether students have entered in the last week; otherwise `closed_days` stops growing."""
     unit: Literal["user", "group"] = "user"
