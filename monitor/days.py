@@ -101,14 +101,18 @@ class DayCalendar:
 
 @cache
 def day_calendar(zone: str) -> DayCalendar:
-    """Return the calendar of a time zone of the IANA database; raises `ValueError`, `OSError` or `KeyError`."""
-    starts_ms, offsets_ms, floors_ms = [_BEGINNING_MS], [_offset_ms(ZoneInfo(zone), 0)], [_BEGINNING_MS]
-    for change_s in () if zone == UTC_ZONE else _find_changes_s(ZoneInfo(zone)):
-        change_ms = change_s * 1000
+    """Return the calendar of a time zone; raises ValueError if the IANA database lacks the zone."""
+    try:
+        zone_info = ZoneInfo(zone)
+    except (ValueError, OSError, KeyError) as error:
+        raise ValueError(f"the time zone is {zone!r}, expected one of the IANA database of this computer") from error
+    starts_ms, offsets_ms, floors_ms = [_BEGINNING_MS], [_offset_ms(zone_info, 0)], [_BEGINNING_MS]
+    for change_s in () if zone == UTC_ZONE else _find_changes_s(zone_info):
+        change_ms, offset_ms = change_s * 1000, _offset_ms(zone_info, change_s)
         day_before = max(change_ms - 1 + offsets_ms[-1], floors_ms[-1]) // DAY_MS
         starts_ms.append(change_ms)
-        offsets_ms.append(_offset_ms(ZoneInfo(zone), change_s))
-        floors_ms.append(max((change_ms + offsets_ms[-1]) // DAY_MS, day_before) * DAY_MS)
+        offsets_ms.append(offset_ms)
+        floors_ms.append(max((change_ms + offset_ms) // DAY_MS, day_before) * DAY_MS)
     return DayCalendar(zone, tuple(starts_ms), tuple(offsets_ms), tuple(floors_ms))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, get_args
@@ -107,9 +107,8 @@ def _find_doubtful_criteria(experiment: ExperimentSettings) -> Iterator[str]:
 
 def _next_midnight(experiment: ExperimentSettings, allocation: AllocationSettings) -> str:
     """Return the end of the day within which an allocation begins, in ISO 8601 with the offset of the day's zone."""
-    day = experiment.calendar.day_number(allocation.from_ms)
-    midnight = datetime.fromtimestamp(experiment.calendar.end_ms(day) / 1000, ZoneInfo(experiment.day_zone))
-    return midnight.isoformat().removesuffix("+00:00") + "Z" * (midnight.utcoffset() == timedelta(0))
+    end_ms = experiment.calendar.end_ms(experiment.calendar.day_number(allocation.from_ms))
+    return datetime.fromtimestamp(end_ms / 1000, ZoneInfo(experiment.day_zone)).isoformat()
 
 
 def _max_effect(metric: str) -> float:

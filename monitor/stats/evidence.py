@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from monitor.days import UTC_ZONE
+from monitor.days import UTC_ZONE, day_calendar
 from monitor.stats.argument_checks import check_level, check_non_negative, check_positive
 from monitor.stats.data_quality import DataQuality
 from monitor.stats.estimates import Estimate
@@ -133,6 +133,9 @@ def _utc(time_ms: int) -> str:
 
 class VerdictEvidence(msgspec.Struct, frozen=True):
     """The evidence on a treatment against the control at an event time."""
+
+    def __post_init__(self) -> None:
+        day_calendar(self.day_zone)
 
     @property
     def unit_noun(self) -> str:

@@ -929,7 +929,7 @@ class TestDecisions:
         (experiment,) = _load(tmp_path, _with(f"allocations = [{allocations}]")).experiments
         (warning,) = experiment_warnings([experiment])
         assert warning.startswith("experiments.ranker.allocations[1].from is not midnight in UTC: ")
-        assert warning.endswith("Set the time to midnight, such as 2026-02-04T00:00:00Z")
+        assert warning.endswith("Set the time to midnight, such as 2026-02-04T00:00:00+00:00")
 
     def test_an_allocation_that_begins_within_a_day_of_another_zone_gets_a_warning(self, tmp_path: Path) -> None:
         """Midnight in the zone of the experiment gets no warning, before and after a change of the clock."""
