@@ -6,13 +6,17 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from io import StringIO
 from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from monitor.config import ExperimentSettings
 from monitor.events import Feedback, Response
+from monitor.export.item_tables import render_worst_items
+from monitor.export.presentation import format_time
 from monitor.metrics.record_layout import EXPOSURE_AGES
 from monitor.state import read_first_response_ms
 from monitor.state.aggregate_audit import audit_aggregates
@@ -191,7 +195,7 @@ def test_the_audit_finds_no_difference(store: tuple[StoreBench, Events, int]) ->
 
 
 def test_item_counts_begin_with_a_local_day(store: tuple[StoreBench, Events, int]) -> None:
-    """The period of the counts begins at local midnight."""
+    """The period of the counts begins at local midnight; the table has the time in UTC."""
     bench, events, _ = store
     stored_items = bench.reader.item_reader("ranker").read_items([0.0, 4.0])
     zone = bench.experiment.settings.day_zone
@@ -199,6 +203,10 @@ def test_item_counts_begin_with_a_local_day(store: tuple[StoreBench, Events, int
     assert stored_items.since_ms == local_time_ms(zone, local_day(zone, stored_items.since_ms))
     responses = [event for event in events if isinstance(event, Response) and event.variant == "control"]
     assert stored_items.by_variant["control"]["video-1"].shown_count == len(responses)
+    console = Console(file=StringIO(), width=200)
+    with console.capture() as output:
+        console.print(render_worst_items("ranker", stored_items, 5))
+    assert f"the worst rated items since {format_time(stored_items.since_ms)}" in output.get()
 
 
 def test_the_first_response_is_not_earlier_than_its_local_day(store: tuple[StoreBench, Events, int]) -> None:

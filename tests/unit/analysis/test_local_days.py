@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from monitor.analysis import Analysis, compute_student_splits, find_analysis_time
 from monitor.analysis.plan import list_allocation_phases
 from monitor.clock import HOUR_MS
 from monitor.config import AllocationSettings, DecisionSettings, ExperimentChange, ExperimentSettings
-from monitor.stats import ExperimentHistory
+from monitor.stats import ExperimentHistory, parse_evidence
 from tests.support.oracle import local_day, local_time_ms
 from tests.support.streams import EXPERIMENT
 from tests.support.student_groups import SENSITIVE_EXPERIMENT, StudentGroup, make_students, sum_students
@@ -147,3 +148,13 @@ def test_texts_with_dates_name_the_zone() -> None:
         assert f"changed on {day}{note}: alpha" in texts["criteria_changed"]
         assert analysis.to_json()["day_zone"] == zone
         assert verdict.evidence.day_zone == zone
+
+
+def test_evidence_with_an_unknown_zone_is_malformed() -> None:
+    """As any other wrong value in the JSON of a verdict."""
+    experiment = _experiment()
+    analysis = analyze(experiment, sum_students(experiment, _students()), local_time_ms(BERLIN, FIRST_DAY + 20))
+    evidence = analysis.to_json()["verdict"]["treatment"]["evidence"]
+    assert parse_evidence(evidence).day_zone == BERLIN
+    with pytest.raises(msgspec.ValidationError, match="the time zone is 'Europe/Frankfurt'"):
+        parse_evidence({**evidence, "day_zone": "Europe/Frankfurt"})
