@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from monitor.analysis.cohort_view import CohortView
 from monitor.analysis.plan import AnalysisPlan
 from monitor.analysis.subgroups import SubgroupEffects, compute_subgroup_effects
 from monitor.clock import HOUR_MS
 from monitor.config import RATED_SHARE_METRIC, ExperimentSettings, Population
+from monitor.days import UTC_ZONE, day_calendar
 from monitor.metrics import IntArray, RecordLayout, UnitRecord
 from monitor.stats import (
     CovariateStatistic,
@@ -59,15 +59,18 @@ class Analysis:
     excluded_sample_ratio: SrmResult | None
     """The same test of the students with excluded responses; None if no rule excludes responses."""
     excluded_days: tuple[int, ...]
-    """UTC days since 1970 within which the intended shares changed: in no phase, and in no closed comparison."""
+    """Days since 1970 within which the intended shares changed: in no phase, and in no closed comparison."""
     verdicts: Mapping[str, Verdict]
     """Treatment → verdict; treatments are the variants other than the control that have a share at any time."""
     subgroup_effects: Mapping[str, SubgroupEffects]
     """Treatment → effects within subgroups."""
+    day_zone: str = UTC_ZONE
+    """The time zone whose dates are the days of the experiment."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the analysis as in `status --json`; `parse_evidence` reads the evidence of each verdict."""
         return {
+            "day_zone": self.day_zone,
             "comparisons": {
                 treatment: {
                     metric: {estimand: _comparison_json(comparison) for estimand, comparison in by_estimand.items()}
@@ -77,7 +80,7 @@ class Analysis:
             },
             "sample_ratio": {
                 **self.sample_ratio.to_json(),
-                "days_left_out": [_format_day(day) for day in self.excluded_days],
+                "days_left_out": [day_calendar(self.day_zone).date_text(day) for day in self.excluded_days],
                 "excluded": None if self.excluded_sample_ratio is None else self.excluded_sample_ratio.to_json(),
             },
             "guardrails": {name: msgspec.to_builtins(verdict.guardrails) for name, verdict in self.verdicts.items()},
@@ -115,11 +118,6 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _format_day(day: int) -> str:
-    """Return a UTC day since 1970 as an ISO 8601 date."""
-    return str(np.datetime64(day, "D"))
-
-
 class Analyzer:
     """Analyzes an experiment by the experiment's settings; any number of times, from any number of threads."""
 
@@ -152,6 +150,7 @@ class Analyzer:
             subgroup_effects={
                 treatment: compute_subgroup_effects(view, treatment) for treatment in self._plan.treatments
             },
+            day_zone=self._plan.experiment.day_zone,
         )
 
     def check_sample_ratio(self, stored_students: StoredStudentSums, as_of_ms: int) -> SrmResult:
@@ -189,6 +188,7 @@ def _collect_evidence(
         arms=primary_estimates,
         adjustment=None if theta is None else _describe_adjustment(view, treatment, theta),
         closed_days=view.closed_day_count(treatment),
+        day_zone=experiment.day_zone,
         students_per_day=(view.closed_students_per_day(experiment.control), view.closed_students_per_day(treatment)),
         phases=view.phase_counts,
         excluded_phases=view.excluded_phase_counts,

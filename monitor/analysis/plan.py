@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from monitor.clock import DAY_MS, HOUR_MS
+from monitor.clock import HOUR_MS
 from monitor.config import (
     LATENCY_METRIC,
     PER_STUDENT_PREFIX,
@@ -43,7 +43,7 @@ _CLOSED_EXPOSURE_AGE_DAYS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class AllocationPhase:
-    """A range of whole UTC days, counted from 1970, on which the intended shares of the variants are constant."""
+    """A range of whole days, counted from 1970, on which the intended shares of the variants are constant."""
 
     first_day: int | None
     """None: from the beginning of the experiment."""
@@ -68,13 +68,13 @@ def list_allocation_phases(experiment: ExperimentSettings) -> tuple[AllocationPh
     traffic, so near midnight two days are in no phase.
     """
     phases = []
-    first_day, shares = None, experiment.variants
+    calendar, first_day, shares = experiment.calendar, None, experiment.variants
     for allocation in experiment.decision.allocations:
-        tolerance_ms = _CHANGE_TOLERANCE_MS if allocation.from_ms % DAY_MS else 0
-        end_day = (allocation.from_ms - tolerance_ms) // DAY_MS
+        tolerance_ms = 0 if calendar.is_start(allocation.from_ms) else _CHANGE_TOLERANCE_MS
+        end_day = calendar.day_number(allocation.from_ms - tolerance_ms)
         if first_day is None or end_day > first_day:
             phases.append(AllocationPhase(first_day, end_day, shares))
-        first_day = max(first_day or 0, -(-(allocation.from_ms + tolerance_ms) // DAY_MS))
+        first_day = max(first_day or 0, calendar.day_number(allocation.from_ms + tolerance_ms - 1) + 1)
         shares = allocation.shares
     return (*phases, AllocationPhase(first_day, None, shares))
 
@@ -88,9 +88,9 @@ def find_analysis_time(experiment: ExperimentSettings, newest_event_ms: int, rea
     """
     if experiment.ends_at_ms is None or read_until_ms < experiment.ends_at_ms + experiment.feedback_window_ms:
         return newest_event_ms
-    last_day = (experiment.ends_at_ms - 1) // DAY_MS
+    last_day = experiment.calendar.day_number(experiment.ends_at_ms - 1)
     window_days = max(experiment.exposure_days, _CLOSED_EXPOSURE_AGE_DAYS if experiment.novelty else 0)
-    all_closed_ms = (last_day + window_days) * DAY_MS + experiment.feedback_window_ms
+    all_closed_ms = experiment.calendar.start_ms(last_day + window_days) + experiment.feedback_window_ms
     return max(newest_event_ms, min(read_until_ms, all_closed_ms))
 
 

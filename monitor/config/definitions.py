@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from monitor.clock import DAY_MS, HOUR_MS
 from monitor.config.settings import ExperimentSettings, ItemSettings
+from monitor.days import UTC_ZONE
 from monitor.errors import count_noun, setting_text
 
 _UNITS: Final = {"d": DAY_MS, "h": HOUR_MS, "m": 60_000, "s": 1000}
@@ -24,6 +25,7 @@ def aggregate_definitions(experiment: ExperimentSettings) -> dict[str, Any]:
     gain, pre_period_ms = experiment.gain, experiment.pre_period_ms
     return {
         **({"student_metrics": list(experiment.student_metrics)} if experiment.student_metrics else {}),
+        **({"day": experiment.day_zone} if experiment.day_zone != UTC_ZONE else {}),
         **({"unit": experiment.unit} if experiment.unit != "user" else {}),
         **(
             {"exclude": {field: list(patterns) for field, patterns in sorted(experiment.exclude.items())}}

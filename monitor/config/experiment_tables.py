@@ -50,10 +50,12 @@ from monitor.config.values import (
     parse_number,
     parse_shares,
     parse_text,
+    parse_zone,
     read_lines,
     rename_misspelt_keys,
     similar_name,
 )
+from monitor.days import UTC_ZONE
 from monitor.errors import ConfigError
 
 Setting = TypeVar("Setting")
@@ -62,7 +64,7 @@ _KEYS: Final = {
     "name", "control", "variants", "starts_at", "ends_at", "primary", "gain", "discount", "ideal",
     "max_grade", "relevant_grade", "grades", "feedback_window", "feedback_clock_tolerance", "allowed_lateness",
     "retention", "decay", "categories", "drift", "items", "exposure_days", "novelty", "pre_period",
-    "unit", "exclude", "closing_delay", *METRIC_KEYS, *DECISION_KEYS,
+    "unit", "exclude", "closing_delay", "day", *METRIC_KEYS, *DECISION_KEYS,
 }  # fmt: skip
 _DEFAULT_METRICS: Final = ("dcg@5", "ndcg@5", "success@5")
 _RECIPROCAL_DECAY: Final = re.compile(r"reciprocal-([1-9][0-9]{0,2})d")
@@ -153,6 +155,7 @@ def parse_experiment(table: Mapping[str, Any], experiment_key: str) -> Experimen
             {},
             DriftSettings(),
         ),
+        day_zone=read(parse_zone, "day", UTC_ZONE, UTC_ZONE),
         exposure_days=read(partial(parse_integer, minimum=1, maximum=90), "exposure_days", 3, 3),
         novelty=read(parse_boolean, "novelty", default=False, fallback=False),
         pre_period_ms=read(_parse_pre_period_ms, "pre_period", None, None),

@@ -146,11 +146,20 @@ def check_student_metric(key: str, name: str, metrics: Sequence[MetricSpec]) -> 
 
 def parse_ranking_metrics(key: str, value: object) -> tuple[MetricSpec, ...]:
     """Return the ranking metrics of a list of names; raises the errors of all invalid names."""
-    metrics = _parse_names(key, value)
-    for metric in metrics:
-        if not metric.is_ranking:
-            raise ConfigError(key, metric.name, f"one of {', '.join(RANKING_FORMATS)}, with k from 1 to {_MAX_K}")
-    return metrics
+    if not isinstance(value, list) or not value:
+        raise ConfigError(key, value, "a list of metrics")
+    problems = ConfigProblems()
+    metrics = []
+    for name in value:
+        with problems.collect():
+            metric = _parse_ranking_name(name)
+            if metric is None:
+                raise ConfigError(key, name, f"one of {', '.join(RANKING_FORMATS)}, with k from 1 to {_MAX_K}")
+            metrics.append(metric)
+    problems.raise_errors()
+    if len(set(metrics)) < len(metrics):
+        raise ConfigError(key, value, "every metric once")
+    return tuple(metrics)
 
 
 def parse_answer_metric(key: str, name: str) -> MetricSpec | None:
@@ -231,14 +240,19 @@ def _parse_names(key: str, value: object) -> tuple[MetricSpec, ...]:
     return tuple(metrics)
 
 
-def _parse_name(key: str, name: object) -> MetricSpec:
+def _parse_ranking_name(name: object) -> MetricSpec | None:
+    """Return the ranking metric with a name; None for another name."""
     match = _RANKING_NAME.fullmatch(name) if isinstance(name, str) else None
     if match is not None:
         for measure in get_args(RankingMeasure):
             if measure == match[1] and int(match[2]) <= _MAX_K:
                 return MetricSpec(match[0], measure, int(match[2]))
-    metric = None
-    if isinstance(name, str) and not name.startswith(_OLD_SHARE_PREFIX):
+    return None
+
+
+def _parse_name(key: str, name: object) -> MetricSpec:
+    metric = _parse_ranking_name(name)
+    if metric is None and isinstance(name, str) and not name.startswith(_OLD_SHARE_PREFIX):
         metric = parse_answer_metric(key, name)
     if metric is None:
         formats = ", ".join((*RANKING_FORMATS, *ANSWER_FORMATS, *STUDENT_FORMATS))

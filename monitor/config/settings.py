@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 from monitor.config.paths import Path
 from monitor.config.values import parse_choice
+from monitor.days import UTC_ZONE, DayCalendar, day_calendar
 from monitor.errors import UsageError, setting_text
 
 NamedGain = Literal["linear", "exp2"]
@@ -473,8 +474,10 @@ class ExperimentSettings:
     drift: DriftSettings = DriftSettings()
     items: ItemSettings | None = None
     """None: items are not counted."""
+    day_zone: str = UTC_ZONE
+    """The time zone whose dates are the days of the experiment."""
     exposure_days: int = 3
-    """Length of a student's exposure window in UTC days, including the day of first exposure."""
+    """Length of a student's exposure window in days of the experiment, including the day of first exposure."""
     novelty: bool = False
     """Whether effects by days since first exposure are computed."""
     pre_period_ms: int | None = None
@@ -545,6 +548,11 @@ class ExperimentSettings:
     def segments(self) -> tuple[str, ...]:
         """Names of the segments of students, in stored order; none without declared categories."""
         return (NO_CATEGORY, *sorted(self.categories), OTHER_CATEGORY) if self.categories else ()
+
+    @property
+    def calendar(self) -> DayCalendar:
+        """The days of the experiment."""
+        return day_calendar(self.day_zone)
 
     @property
     def closing_ms(self) -> int:

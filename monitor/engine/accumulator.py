@@ -7,7 +7,7 @@ record, in the order of the record.
 
 A unit, here, is a unit of the analysis: a student with responses of exactly one variant, or a response without a
 student. A cell is the key of a record by variant and period: the variant in the high bits, the number of the period (a
-time bucket, an hour since 1970, or a UTC day) in the low `PERIOD_BITS`.
+time bucket, an hour since 1970, or a day of the experiment) in the low `PERIOD_BITS`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from monitor.clock import DAY_MS, HOUR_MS
+from monitor.clock import HOUR_MS
 from monitor.engine.id_hash import ITEM_HASH_BYTES
+from monitor.engine.local_days import UTC_DAYS, LocalDays
 from monitor.engine.response_row import MISSING, PRE_PERIOD_VARIANT
 from monitor.engine.student import NEVER_EXPOSED_MS, SESSION_COUNTS, Student, StudentState, SumsVector
 from monitor.metrics import (
@@ -411,7 +412,7 @@ class CovariatePairSums:
 
 @final
 class CohortSums:
-    """Sums over a cohort, the students first exposed on the same UTC day: see `CohortField`."""
+    """Sums over a cohort, the students first exposed on the same day: see `CohortField`."""
 
     __slots__ = (
         "_layout",
@@ -431,7 +432,7 @@ class CohortSums:
         self._layout = layout
         self.exposures: i64 = 0
         self.exposure_hours: dict[int, int] = {}
-        """Hour of the UTC day → change of the students first exposed in this hour."""
+        """Hour of the day → change of the students first exposed in this hour."""
         self.units: i64 = 0
         self.rated_share = MeanSums()
         self.metric_means = [MetricMeanSums() for _ in range(layout.metric_count)]
@@ -496,16 +497,17 @@ class MetricAccumulator:
     """Changes of an experiment's sums over responses and students; empty when created."""
 
     __slots__ = (
-        "_base_indices", "_chunk_lengths_ms", "_empty_state", "_exposure_days", "_has_age_bands",
+        "_base_indices", "_chunk_lengths_ms", "_days", "_empty_state", "_exposure_days", "_has_age_bands",
         "_has_answer_metrics", "_has_pre_period", "_has_undefined", "_layout", "_least_values", "_primary_metric",
         "_segment_count", "_square_scales", "_student_metric_scales", "_student_metrics", "_undefined_start",
         "_uses_sessions", "bucket_sums", "cohort_sums", "response_sums",
         "unit_sums",
     )  # fmt: skip
 
-    def __init__(self, layout: RecordLayout, chunk_lengths_ms: Sequence[int]) -> None:
+    def __init__(self, layout: RecordLayout, chunk_lengths_ms: Sequence[int], days: LocalDays = UTC_DAYS) -> None:
         """Create an accumulator; `chunk_lengths_ms` has the length of a chunk for each decay (`chunk_length_ms`)."""
         self._layout = layout
+        self._days = days
         self._undefined_start: i64 = layout.student_undefined.start
         self._square_scales: list[float] = [2.0**bits for bits in layout.square_bits]
         self._student_metrics: list[StudentMetric] = list(layout.student_metrics)
@@ -534,7 +536,7 @@ class MetricAccumulator:
         self.unit_sums: dict[int, UnitSums] = {}
         """Variant → sums over units, and counts of students."""
         self.cohort_sums: dict[int, CohortSums] = {}
-        """Cell of a variant and a UTC day → sums over the cohort of that day."""
+        """Cell of a variant and a day → sums over the cohort of that day."""
 
     def add_response(
         self,
@@ -557,7 +559,7 @@ class MetricAccumulator:
     ) -> None:
         """Add or subtract a response without a student, which is a unit with the sums vector `sums`."""
         self._get_unit_sums(variant).anonymous += sign
-        unit = Student(self._layout.sums_width)
+        unit = Student(self._layout.sums_width, self._days)
         unit.add_difference(timestamp_ms, variant, category, sums, 1, session)
         self._add_unit(sign, self.capture_state(unit))
 
@@ -587,7 +589,7 @@ class MetricAccumulator:
             return
         cohort = self._get_cohort_sums(state.first_variant, state.first_exposure_ms)
         cohort.exposures += sign
-        hour = int(state.first_exposure_ms % DAY_MS // HOUR_MS)
+        hour = int(self._days.hour(state.first_exposure_ms))
         cohort.exposure_hours[hour] = cohort.exposure_hours.get(hour, 0) + int(sign)
         for variant in state.variants:
             self._get_unit_sums(variant).students += sign
@@ -717,7 +719,7 @@ class MetricAccumulator:
         return sums
 
     def _get_cohort_sums(self, variant: i64, first_exposure_ms: i64) -> CohortSums:
-        cell = variant << PERIOD_BITS | first_exposure_ms // DAY_MS
+        cell = variant << PERIOD_BITS | self._days.day_number(first_exposure_ms)
         sums = self.cohort_sums.get(cell)
         if sums is None:
             sums = self.cohort_sums[cell] = CohortSums(self._layout)
@@ -728,16 +730,17 @@ class MetricAccumulator:
 class TrafficAccumulator:
     """Changes of an experiment's counts of traffic; empty when created."""
 
-    __slots__ = ("_category_count", "_day_width", "day_records", "hour_records")
+    __slots__ = ("_category_count", "_day_width", "_days", "day_records", "hour_records")
 
-    def __init__(self, category_count: int) -> None:
+    def __init__(self, category_count: int, days: LocalDays = UTC_DAYS) -> None:
         """Create an accumulator; `category_count` is the number of declared categories, 0 to count none."""
+        self._days = days
         self._category_count: i64 = category_count
         self._day_width = day_record_width(category_count)
         self.hour_records: dict[int, list[int]] = {}
         """Cell of a variant and an hour since 1970 → record of `HOUR_RECORD_WIDTH` integers."""
         self.day_records: dict[int, list[int]] = {}
-        """Cell of a variant and a UTC day → record of `day_record_width` integers.
+        """Cell of a variant and a day of the experiment → record of `day_record_width` integers.
 
         The last integers count declared categories, undeclared categories, and responses without a category.
         """
@@ -762,7 +765,9 @@ class TrafficAccumulator:
             _add_at_index(hour, HourField.LATENCY_TOTAL, sign * i64(latency_ms))
             bucket = i64(bisect_left(_LATENCY_BOUNDS_MS, latency_ms))
             _add_at_index(hour, HourField.LATENCY_BUCKETS + bucket, sign)
-        day = _get_or_create_record(self.day_records, variant << PERIOD_BITS | timestamp_ms // DAY_MS, self._day_width)
+        day = _get_or_create_record(
+            self.day_records, variant << PERIOD_BITS | self._days.day_number(timestamp_ms), self._day_width
+        )
         _add_at_index(day, DayField.RESPONSES, sign)
         end: i64 = len(item_hashes)
         item_count = end // ITEM_HASH_BYTES

@@ -12,6 +12,7 @@ from monitor.engine.exclusion_rules import ExclusionRules
 from monitor.engine.grading import GradingRules
 from monitor.engine.id_hash import IdHasher
 from monitor.engine.item_counts import ItemCounter, ItemKeys
+from monitor.engine.local_days import LocalDays
 from monitor.engine.response_row import EXCLUDED_VARIANT_OFFSET, MISSING, NO_RESPONSE, PRE_PERIOD_VARIANT
 from monitor.metrics import RecordLayout, chunk_length_ms
 
@@ -27,6 +28,7 @@ class Experiment:
         "_chunk_lengths_ms",
         "_pre_period_starts_at_ms",
         "counts_items",
+        "days",
         "ends_at_ms",
         "excluded_variants",
         "exclusion_rules",
@@ -45,6 +47,7 @@ class Experiment:
     def __init__(self, number: int, settings: ExperimentSettings) -> None:
         self.number = number
         self.settings = settings
+        self.days = LocalDays(settings.calendar)
         self.counts_items = settings.items is not None
         self.unit_field = settings.unit_field
         self.rules = GradingRules(settings)
@@ -106,11 +109,11 @@ class Experiment:
 
     def create_metric_accumulator(self) -> MetricAccumulator:
         """Return an empty accumulator of the sums over responses and students."""
-        return MetricAccumulator(self.layout, self._chunk_lengths_ms)
+        return MetricAccumulator(self.layout, self._chunk_lengths_ms, self.days)
 
     def create_traffic_accumulator(self) -> TrafficAccumulator:
         """Return an empty accumulator of the traffic."""
-        return TrafficAccumulator(len(self._categories))
+        return TrafficAccumulator(len(self._categories), self.days)
 
     def create_item_counter(self, ids: IdHasher, keys: ItemKeys) -> ItemCounter | None:
         """Return a counter of the experiment's items; None if the experiment does not count items."""

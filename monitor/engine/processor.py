@@ -482,7 +482,8 @@ class BatchProcessor:
                 continue
             student = self._student_cache.get(key)
             if student is None:
-                student = Student(self._experiments[experiment_number].sums_width)
+                experiment = self._experiments[experiment_number]
+                student = Student(experiment.sums_width, experiment.days)
                 student.stored_id = student_hash
                 self._student_cache.add(key, student)
                 missing_students.append(student)

@@ -29,6 +29,7 @@ import msgspec
 from mypy_extensions import i64
 
 from monitor.engine.id_hash import ITEM_HASH_BYTES, STUDENT_HASH_BYTES, STUDENT_TAG_BYTES
+from monitor.engine.local_days import UTC_DAYS, LocalDays
 from monitor.engine.response_row import MAX_REACTIONS, MISSING, NO_RESPONSE, WITHDRAWN, Reaction, ResponseRow
 from monitor.engine.student import BLOCK_HEAD_LENGTH, Student
 from monitor.errors import CorruptStore
@@ -149,9 +150,9 @@ def encode_student_row(student: Student) -> bytes:
     return _STUDENT_HEAD.pack(student.version) + body
 
 
-def decode_student_row(stored: bytes, sums_width: int) -> Student:
+def decode_student_row(stored: bytes, sums_width: int, days: LocalDays = UTC_DAYS) -> Student:
     """Return the decoded row of a student with sums vectors of a given length; raises `CorruptStore`."""
-    student = Student(sums_width)
+    student = Student(sums_width, days)
     load_student_row(student, stored)
     return student
 

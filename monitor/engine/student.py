@@ -9,7 +9,7 @@ from typing import Final, TypeAlias, final
 
 from mypy_extensions import i64
 
-from monitor.clock import DAY_MS
+from monitor.engine.local_days import UTC_DAYS, LocalDays
 from monitor.engine.response_row import MISSING, PRE_PERIOD_VARIANT
 from monitor.metrics import StudentField
 
@@ -36,6 +36,7 @@ class Student:
     __slots__ = (
         "blocks",
         "counted_state",
+        "days",
         "first_category",
         "first_exposure_ms",
         "first_variant",
@@ -55,6 +56,7 @@ class Student:
     def __init__(
         self,
         sums_width: i64,
+        days: LocalDays = UTC_DAYS,
         first_exposure_ms: i64 = NEVER_EXPOSED_MS,
         first_variant: i64 = PRE_PERIOD_VARIANT,
         first_category: i64 = MISSING,
@@ -62,6 +64,8 @@ class Student:
     ) -> None:
         """Create a student without responses; `sums_width` is the length of a sums vector."""
         self.sums_width: i64 = sums_width
+        self.days = days
+        """The days of the experiment; not stored in the row."""
         self.first_exposure_ms = first_exposure_ms
         self.first_variant = first_variant
         self.first_category = first_category
@@ -87,8 +91,8 @@ class Student:
             return
         if timestamp_ms == self.first_exposure_ms and (variant, category) >= (self.first_variant, self.first_category):
             return
-        first_day = timestamp_ms // DAY_MS
-        if first_day < self.first_exposure_ms // DAY_MS:
+        first_day = self.days.day_number(timestamp_ms)
+        if first_day < self.first_exposure_day():
             del self.blocks[self._find_block(first_day + tracked_days, 0) :]
         self.first_exposure_ms = timestamp_ms
         self.first_variant = variant
@@ -111,9 +115,13 @@ class Student:
         if variant == PRE_PERIOD_VARIANT:
             return
         self.record_exposure(timestamp_ms, variant, category, tracked_days)
-        day = timestamp_ms // DAY_MS
-        if day < self.first_exposure_ms // DAY_MS + tracked_days:
+        day = self.days.day_number(timestamp_ms)
+        if day < self.first_exposure_day() + tracked_days:
             self._add_to_block(day, variant + ((session + 1) << VARIANT_BITS), difference)
+
+    def first_exposure_day(self) -> i64:
+        """Return the day of the first exposure."""
+        return self.days.day_number(self.first_exposure_ms)
 
     def _add_to_block(self, day: i64, arm: i64, difference: tuple[int, ...]) -> None:
         blocks = self.blocks
@@ -160,7 +168,7 @@ class Student:
     def window_sums(self, variant: i64, first_day: i64, end_day: i64) -> SumsVector:
         """Return the sums vector of a variant over the days `first_day` to `end_day` - 1 since first exposure."""
         blocks, width = self.blocks, self.sums_width
-        exposure_day = self.first_exposure_ms // DAY_MS
+        exposure_day = self.first_exposure_day()
         sums: SumsVector = []
         block_start = self._find_block(exposure_day + first_day, 0)
         while block_start < i64(len(blocks)) and blocks[block_start] < exposure_day + end_day:
@@ -177,7 +185,7 @@ class Student:
     def count_active_days(self, variant: i64, window_days: i64) -> i64:
         """Return the number of days with responses of a variant in the first `window_days` since first exposure."""
         blocks, block_width = self.blocks, self.sums_width + BLOCK_HEAD_LENGTH
-        exposure_day = self.first_exposure_ms // DAY_MS
+        exposure_day = self.first_exposure_day()
         days: i64 = 0
         last_day: i64 = ALL_DAYS
         block_start = self._find_block(exposure_day, 0)
@@ -195,7 +203,7 @@ class Student:
         above 0.
         """
         blocks, width = self.blocks, self.sums_width
-        exposure_day = self.first_exposure_ms // DAY_MS
+        exposure_day = self.first_exposure_day()
         metric_count = (width - StudentField.TOTALS) // 2
         sums_by_session: dict[int, SumsVector] = {}
         block_start = self._find_block(exposure_day, 0)

@@ -746,7 +746,7 @@ def experiment_footnotes(experiment: ExperimentSummary, now_ms: int, min_student
         )
     if any((variant.category_drift or variant.item_drift) is not None for variant in experiment.variants.values()):
         footnotes.append(
-            "Change of categories and items: Jensen-Shannon distance (0 to 1) between the last full UTC day and the "
+            "Change of categories and items: Jensen-Shannon distance (0 to 1) between the last full day and the "
             "reference. Up to the limit, chance explains it."
         )
     footnotes.append(

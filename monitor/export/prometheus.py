@@ -170,13 +170,13 @@ _EXPERIMENT_METRICS: Final = (
         "abmonitor_category_responses",
         "gauge",
         (*_VARIANT, "category"),
-        "Responses of the last full UTC day, by category: a declared one, other (any other value), or none (no value).",
+        "Responses of the last full day, by category: a declared one, other (any other value), or none (no value).",
     ),
     ExportedMetric(
         "abmonitor_drift_distance",
         "gauge",
         _MEASURE,
-        "Distance of the categories of the last full UTC day from the reference distribution, without a unit. The "
+        "Distance of the categories of the last full day from the reference distribution, without a unit. The "
         "label measure is psi (population stability index) or js (Jensen-Shannon distance).",
     ),
     ExportedMetric(
@@ -189,7 +189,7 @@ _EXPERIMENT_METRICS: Final = (
         "abmonitor_item_drift_distance",
         "gauge",
         _MEASURE,
-        "Distance of the items recommended on the last full UTC day from the reference distribution, without a unit. "
+        "Distance of the items recommended on the last full day from the reference distribution, without a unit. "
         "The label measure is psi (population stability index) or js (Jensen-Shannon distance).",
     ),
     ExportedMetric(
@@ -221,7 +221,7 @@ _EXPERIMENT_METRICS: Final = (
         "abmonitor_attention_bad_answers",
         "gauge",
         _CATEGORY,
-        "Bad responses of the category on the current UTC day: without any item, or rated without a relevant item.",
+        "Bad responses of the category on the current day: without any item, or rated without a relevant item.",
     ),
     ExportedMetric(
         "abmonitor_intended_share",
@@ -460,7 +460,7 @@ def _add_traffic(add: AddSample, variant_labels: tuple[str, ...], variant: Varia
 
 
 def _add_day_statistics(add: AddSample, variant_labels: tuple[str, ...], variant: VariantSummary) -> None:
-    """Add the samples of the last whole UTC day: responses by category, and drift."""
+    """Add the samples of the last whole day: responses by category, and drift."""
     if variant.category_drift is not None:
         for category, count in variant.category_drift.counts.items():
             add("category_responses", (*variant_labels, category), count)

@@ -10,7 +10,7 @@ There are three kinds of record and one vector, all of 64-bit integers:
 - a record over responses (`ResponseField`, `ResponseRecord`): for all time, and for each time bucket of each decay;
 - a record over students, for the live estimand (`UnitField`, `UnitRecord`). Responses that name no student are units,
   too;
-- a record over a cohort, the students first exposed on one UTC day, for the closed estimand (`CohortField`,
+- a record over a cohort, the students first exposed on one day, for the closed estimand (`CohortField`,
   `CohortRecord`);
 - the sums vector of one student in one variant (`StudentField`), from which the records over students follow.
 
@@ -174,7 +174,7 @@ class CohortField:
     RATED_SHARE_SQUARES: Final = 5
     """Σ(n/N)² (2)."""
     EXPOSURE_HOURS: Final = 7
-    """Students first exposed in each of the 24 hours of the UTC day."""
+    """Students first exposed in each of the 24 hours of the day."""
     METRICS: Final = 31
 
 

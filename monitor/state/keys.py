@@ -34,14 +34,14 @@ a sorted set whose score is the number of the commit that last changed the membe
     s<experiment><student>          row of a student
     all_time_sums:e:v               record: sums over all responses
     unit_sums:e:v                   record: sums over students
-    cohort_sums:e:v:day             record: sums over students whose first response was on that UTC day
+    cohort_sums:e:v:day             record: sums over students whose first response was on that day
     cohort_index:e:v                index of days in cohort_sums
     bucket_chunk:e:v:decay:n        64 time buckets, see `state.record_reader.decode_chunk`
     bucket_index:e:v:decay          index of chunks n in bucket_chunk
     traffic:e:v                     record: all traffic, see `monitor.metrics.traffic`
     traffic_hour:e:v:hour           record: traffic of one hour
     traffic_hour_index:e:v          index of hours in traffic_hour
-    traffic_day:e:v:day             record: responses of a UTC day, items by cell, responses by category
+    traffic_day:e:v:day             record: responses of a day, items by cell, responses by category
     traffic_day_index:e:v           index of days in traffic_day
     item_counts:e:v:slice:n         hash: item and kind of count, see `monitor.metrics.item_layout` → integer; n is
                                     a bucket

@@ -24,7 +24,7 @@ from monitor.analysis import (
     find_analysis_time,
     list_verdict_history,
 )
-from monitor.clock import DAY_MS, HOUR_MS, Clock
+from monitor.clock import HOUR_MS, Clock
 from monitor.config import DeclaredSet, ExperimentSettings, Settings
 from monitor.engine import EXCLUDED_VARIANT_OFFSET, IdHasher
 from monitor.errors import StoreUnavailable, UnusableStore, UsageError
@@ -78,7 +78,7 @@ class _VariantRecords:
     uncounted_reactions: Counter[str] = field(default_factory=Counter)
     """Reason → reactions that do not count."""
     cohort_days: set[int] = field(default_factory=set)
-    """UTC days with a record over the students who were first exposed on that day."""
+    """Days with a record over the students who were first exposed on that day."""
     cohorts: Mapping[int, IntArray] = field(default_factory=dict)
     """Day → record; empty before `StoreReader._read_cohorts`."""
     last_response_ms: int | None = None
@@ -401,7 +401,7 @@ class StoreReader:
             variant_traffic.append(
                 VariantTraffic(variant.experiment, variant.number, variant.index, max(per_student, 1.0))
             )
-        return self._drift_reader.read_drifts(variant_traffic, until_ms // DAY_MS)
+        return self._drift_reader.read_drifts(variant_traffic, until_ms)
 
     def _read_coverage(
         self, variants: Sequence[_VariantRecords], run_ids: tuple[str, ...]

@@ -15,13 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from monitor.clock import HOURS_PER_DAY
 from monitor.config import ChangeKind
+from monitor.days import DayCalendar, day_calendar
 from monitor.errors import count_noun
 from monitor.stats.comparison import (
     MIN_UNITS_FOR_DECISION,
@@ -87,7 +88,6 @@ _CHANGED_SUBJECTS: Final[Mapping[ChangeKind, str]] = {
     "shares": "Intended shares",
     "variants": "Variants",
 }
-_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 _LONG_DAYS: Final = 90.0
 """A longer wait for 80 % power is reported."""
 _UNRESOLVED_MDES: Final = 3.0
@@ -546,8 +546,8 @@ class _DecisionRule:
             )
             text = (
                 f"{evidence.unit_noun.capitalize()}s {finding} {split} (sample ratio mismatch, p = {sample_ratio.p:.2g}"
-                f"; limit {sample_ratio.alpha:g}){_detection_date(sample_ratio)}. Repair the assignment, then start a "
-                "new experiment."
+                f"; limit {sample_ratio.alpha:g}){_detection_date(sample_ratio, day_calendar(evidence.day_zone))}. "
+                "Repair the assignment, then start a new experiment."
             )
             yield Reason("sample_ratio", text)
         yield from self.segment_mismatches()
@@ -693,9 +693,10 @@ class _DecisionRule:
                 for arm in worst_phase.arms
                 if arm.observed is not None
             )
+            detection = _detection_date(result, day_calendar(self.evidence.day_zone))
             text = (
                 f"Excluded {noun}s are not split as intended: {split} (sample ratio mismatch, p = {result.p:.2g}; "
-                f"limit {result.alpha:g}){_detection_date(result)}. So the exclusion depends on the variant, and the "
+                f"limit {result.alpha:g}){detection}. So the exclusion depends on the variant, and the "
                 f"compared {noun}s differ between the variants as well. Exclude only by fields that are known before "
                 f"the {noun} is assigned to a variant."
             )
@@ -848,13 +849,13 @@ class _DecisionRule:
 
     def changes_after_data(self, *kinds: ChangeKind) -> str:
         """Return a sentence for each day with changes of the kinds after the first response, with the date."""
-        first_ms = self.evidence.first_response_ms
-        phrases: dict[tuple[ChangeKind, str], list[str]] = {}
+        first_ms, calendar = self.evidence.first_response_ms, day_calendar(self.evidence.day_zone)
+        phrases: dict[tuple[ChangeKind, int], list[str]] = {}
         for change in self.evidence.history.changes:
             if change.kind in kinds and first_ms is not None and change.at_ms >= first_ms:
-                phrases.setdefault((change.kind, _utc_time(change.at_ms)[:10]), []).append(change.text)
+                phrases.setdefault((change.kind, calendar.day_number(change.at_ms)), []).append(change.text)
         return " ".join(
-            f"{_CHANGED_SUBJECTS[kind]} changed on {day}: {'; '.join(texts)}."
+            f"{_CHANGED_SUBJECTS[kind]} changed on {_describe_day(day, calendar)}: {'; '.join(texts)}."
             for (kind, day), texts in list(phrases.items())[-_MAX_LISTED_CHANGES:]
         )
 
@@ -964,6 +965,10 @@ def _describe_missing(quality: DataQuality) -> str:
     )
 
 
-def _detection_date(result: SrmResult) -> str:
+def _detection_date(result: SrmResult, calendar: DayCalendar) -> str:
     """Return the date of the alarm as the end of a sentence; empty without a date. The cause may be older."""
-    return "" if result.mismatch_day is None else f", detected on {date.fromordinal(_EPOCH_DAY + result.mismatch_day)}"
+    return "" if result.mismatch_day is None else f", detected on {_describe_day(result.mismatch_day, calendar)}"
+
+
+def _describe_day(day: int, calendar: DayCalendar) -> str:
+    return f"{calendar.date_text(day)}{calendar.zone_note}"

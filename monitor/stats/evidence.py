@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from monitor.config import UNIT_FIELDS
+from monitor.days import UTC_ZONE, day_calendar
 from monitor.stats.argument_checks import check_level, check_non_negative, check_positive
 from monitor.stats.data_quality import DataQuality
 from monitor.stats.estimates import Estimate
@@ -134,6 +135,9 @@ def _utc(time_ms: int) -> str:
 class VerdictEvidence(msgspec.Struct, frozen=True):
     """The evidence on a treatment against the control at an event time."""
 
+    def __post_init__(self) -> None:
+        day_calendar(self.day_zone)
+
     @property
     def unit_noun(self) -> str:
         """The noun for a unit in sentences: student or group."""
@@ -168,6 +172,8 @@ class VerdictEvidence(msgspec.Struct, frozen=True):
     segments: tuple[SegmentCounts, ...] = ()
     exposure_hours: tuple[SegmentCounts, ...] = ()
     """Students by hour of first exposure, instead of a segment; hours without students are left out."""
+    day_zone: str = UTC_ZONE
+    """The time zone whose dates are the days of the experiment."""
     has_new_students: bool = True
     """Whether students have entered in the last week; otherwise `closed_days` stops growing."""
     unit: str = "user"

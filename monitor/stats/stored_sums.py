@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from monitor.clock import DAY_MS
 from monitor.config import Population
+from monitor.days import DayCalendar
 from monitor.metrics import (
     DELAY_BOUNDS_MS,
     CohortField,
@@ -32,7 +32,7 @@ from monitor.stats.experiment_history import ExperimentHistory
 
 
 class CohortTable(Mapping[int, IntArray]):
-    """Cohort records of a variant by UTC day of first exposure (days since 1970), as rows of a table."""
+    """Cohort records of a variant by day of first exposure (days since 1970), as rows of a table."""
 
     def __init__(self, days: Sequence[int], table: IntArray) -> None:
         self._row_by_day = {day: row for row, day in enumerate(days)}
@@ -85,7 +85,7 @@ class StoredStudentSums:
     variant_records: Mapping[str, IntArray]
     """Variant → record over all students (`RecordLayout.unit_width` integers)."""
     cohorts: Mapping[str, Mapping[int, IntArray]]
-    """Variant → UTC day of first exposure (days since 1970) → record (`RecordLayout.cohort_width` integers)."""
+    """Variant → day of first exposure (days since 1970) → record (`RecordLayout.cohort_width` integers)."""
     excluded_cohorts: Mapping[str, Mapping[int, IntArray]] = field(default_factory=dict)
     """As `cohorts`, of the excluded responses; empty if no rule excludes responses."""
     delay_counts: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
@@ -112,13 +112,13 @@ class StoredStudentSums:
         }
 
 
-def is_cohort_closed(day: int, at_ms: int, exposure_days: int, closing_ms: int) -> bool:
-    """Return whether the cohort of UTC day `day` (since 1970) is closed at `at_ms`.
+def is_cohort_closed(day: int, calendar: DayCalendar, at_ms: int, exposure_days: int, closing_ms: int) -> bool:
+    """Return whether the cohort of a day (since 1970) is closed at `at_ms`.
 
     A cohort closes `closing_ms` after the end of the last student's exposure window: the length of the feedback window
     and the closing delay.
     """
-    return (day + exposure_days) * DAY_MS + closing_ms <= at_ms
+    return calendar.start_ms(day + exposure_days) + closing_ms <= at_ms
 
 
 def closed_metric_statistic(

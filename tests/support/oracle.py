@@ -9,12 +9,15 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import date, datetime
 from hashlib import blake2b
+from zoneinfo import ZoneInfo
 
 from monitor.config import ExperimentSettings, MetricSpec
 from monitor.events import Feedback, Response
 
 DAY_MS = 86_400_000
+_EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 
 
 @dataclass
@@ -37,6 +40,17 @@ class ExpectedResponse:
     def is_rated(self) -> bool:
         """Whether any item of the response has a grade."""
         return bool(self.grades)
+
+
+def local_day(zone: str, timestamp_ms: int) -> int:
+    """Return the days from 1970-01-01 to the date of a time in a zone."""
+    return datetime.fromtimestamp(timestamp_ms // 1000, ZoneInfo(zone)).date().toordinal() - _EPOCH_ORDINAL
+
+
+def local_time_ms(zone: str, day: int, hour: int = 0, minute: int = 0) -> int:
+    """Return a time of day on a day since 1970; of a time that a clock shows twice, the first."""
+    midnight = datetime.fromordinal(day + _EPOCH_ORDINAL)
+    return round(midnight.replace(hour=hour, minute=minute, tzinfo=ZoneInfo(zone)).timestamp() * 1000)
 
 
 def _gain(experiment: ExperimentSettings, grade: float) -> float:
