@@ -21,8 +21,8 @@ class AnswerValues:
 
     def __init__(self, experiment: ExperimentSettings) -> None:
         self.metrics = list(experiment.answer_metrics)
-        self.kinds = frozenset([metric.kind for metric in self.metrics if metric.kind])
-        """Kinds of feedback that the metrics need."""
+        self.kinds = experiment.answer_kinds
+        """Kinds of feedback on which the metrics depend."""
         self._most = [to_fixed_point(metric.most) for metric in self.metrics]
 
     def compute(self, row: ResponseRow, current_reactions: list[Reaction]) -> tuple[list[int], list[str]]:
