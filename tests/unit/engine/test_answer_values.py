@@ -9,6 +9,7 @@ from itertools import permutations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from monitor.config import ExperimentSettings, MetricSpec
 from monitor.engine import IdHasher
@@ -129,7 +130,7 @@ class TestShares:
     def test_the_thumb_of_another_student_and_the_thumb_on_an_item_stay(self) -> None:
         """Exclusive kinds replace each other for the same student and the same item only."""
         for fields in ({"user_id": "student-2"}, {"item_id": "video-1"}):
-            reactions = [_feedback("thumb_up"), _feedback("thumb_down", 1, **fields)]
+            reactions = [_feedback("thumb_up"), structs.replace(_feedback("thumb_down", 1), **fields)]
             assert _value(_LIKED, reactions, exclusive_kinds=_THUMBS) == 1
             assert _value(_DISLIKED, reactions, exclusive_kinds=_THUMBS) == 1
 
