@@ -79,6 +79,12 @@ RICH = replace(
     ),
 )
 """With everything that is only stored where it is asked for."""
+_WITH_SILENCE = MetricSpec("score:reviewed", "score", kind="reviewed", least=1, most=5, silence=2)
+ANSWERS_ONLY = replace(
+    WITH_ANSWER_METRICS, metrics=(_WITH_SILENCE, *ANSWER_METRICS[1:]), primary="score:reviewed", grades={}
+)
+"""Without ranking metrics and grades; responses without a score have one, too."""
+RICH_ANSWERS_ONLY = replace(RICH, metrics=ANSWER_METRICS, primary="score:reviewed", grades={})
 SETTINGS = Settings((EXPERIMENT,))
 
 
