@@ -11,6 +11,8 @@ from monitor.metrics import to_fixed_point
 
 UNDEFINED: Final = -1
 """The value of a metric that a response does not have."""
+_BEYOND_RANGES: Final = 2.0**20
+"""A value above every range. Larger values, up to infinite sums of scores, have no form in fixed point."""
 
 
 @final
@@ -37,7 +39,7 @@ class AnswerValues:
             if number is None:
                 values.append(UNDEFINED)
                 continue
-            value = to_fixed_point(number)
+            value = to_fixed_point(min(number, _BEYOND_RANGES))
             if value > most:
                 capped.append(metric.name)
                 value = most

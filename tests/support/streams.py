@@ -131,7 +131,7 @@ def _reactions(draw: st.DrawFn, response: Response) -> list[Feedback]:
                     ("rating", [0.0, 1.0, 2.5, 4.0]),
                     ("rating", [0.0, 3.0]),
                     ("helpful", [1.0]),
-                    ("watched", [0.0, 0.1, 0.95]),
+                    ("watched", [0.0, 0.1, 0.95, 1e300]),
                     ("escalated", [1.0]),
                     ("reviewed", [0.0, 1.0, 5.0]),
                 ]

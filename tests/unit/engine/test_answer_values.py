@@ -257,6 +257,15 @@ class TestSums:
             ([_withdrawal("watched_minutes", 1)], 0, 0),
             ([_feedback("watched_minutes", score=60)], 60, 60),
             ([_feedback("watched_minutes", score=61)], 60, 60),
+            ([_feedback("watched_minutes", score=1.7e308)], 60, 60),
+            (
+                [
+                    _feedback("watched_minutes", score=1.7e308, item_id="video-1"),
+                    _feedback("watched_minutes", score=1.7e308, item_id="video-2"),
+                ],
+                60,
+                60,
+            ),
         ],
     )
     def test_additive_reactions_add_up_and_other_reactions_replace_the_earlier_one(
