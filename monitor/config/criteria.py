@@ -18,7 +18,6 @@ from monitor.config.metric_tables import (
     parse_answer_metric,
 )
 from monitor.config.settings import (
-    LATENCY_ABOVE_PREFIX,
     LATENCY_METRIC,
     RATED_SHARE_METRIC,
     RETURN_DAYS_METRIC,
@@ -205,7 +204,7 @@ def _parse_guardrail(key: str, table: Mapping[str, Any], experiment: ExperimentS
     metric: str = read(partial(_parse_guardrail_metric, experiment=experiment), "metric", "")
     parse_direction = partial(parse_choice, choices=get_args(HarmfulDirection))
     direction: HarmfulDirection = read(parse_direction, "harmful_direction", "up")
-    if direction == "down" and (metric == LATENCY_METRIC or metric.startswith(LATENCY_ABOVE_PREFIX)):
+    if direction == "down" and any(spec.name == metric and spec.lower_is_better for spec in experiment.metrics):
         problems.errors.append(
             ConfigError(f"{key}.harmful_direction", direction, f"up, because a fall of {metric} harms nobody")
         )

@@ -20,7 +20,7 @@ from monitor.config.settings import (
     MetricSpec,
     RankingMeasure,
 )
-from monitor.config.values import ConfigProblems, parse_choice, parse_number
+from monitor.config.values import ConfigProblems, parse_choice, parse_number, similar_name
 from monitor.errors import ConfigError
 
 METRIC_KEYS: Final = frozenset({"metrics", "ranges", "silence", "lower_is_better", "exclusive_kinds", "additive_kinds"})
@@ -38,6 +38,7 @@ _MAX_GROUPS: Final = 20
 _RANKING_NAME: Final = re.compile(r"([a-z]+)@([1-9][0-9]{0,2})")
 _THRESHOLD: Final = re.compile(r"[0-9]{1,5}(?:\.[0-9]{1,6})?")
 _THRESHOLD_MS: Final = re.compile("[1-9][0-9]{0,7}")
+_PARAMETER_PREFIXES: Final = ("share", "score", "sum", "latency_above_ms")
 _OLD_SHARE_PREFIX: Final = "feedback:"
 """The prefix of `share:KIND` in guardrails of earlier versions."""
 _MAX_VALUE: Final = 65_536.0
@@ -170,7 +171,7 @@ def parse_answer_metric(key: str, name: str) -> MetricSpec | None:
     if name in _EVENT_METRICS:
         return _EVENT_METRICS[name]
     prefix, separator, parameter = name.partition(":")
-    if not separator or prefix not in {"share", "score", "sum", "feedback", "latency_above_ms"}:
+    if not separator or prefix not in {*_PARAMETER_PREFIXES, "feedback"}:
         return None
     if prefix == "latency_above_ms":
         if _THRESHOLD_MS.fullmatch(parameter) is None or int(parameter) > MAX_LATENCY_MS:
@@ -256,8 +257,20 @@ def _parse_name(key: str, name: object) -> MetricSpec:
         metric = parse_answer_metric(key, name)
     if metric is None:
         formats = ", ".join((*RANKING_FORMATS, *ANSWER_FORMATS, *STUDENT_FORMATS))
-        raise ConfigError(key, name, f"one of {formats}, with k from 1 to {_MAX_K}")
+        raise ConfigError(key, name, f"one of {formats}, with k from 1 to {_MAX_K}{_spelling_hint(name)}")
     return metric
+
+
+def _spelling_hint(name: object) -> str:
+    """Return the most similar metric in words; empty without one."""
+    if not isinstance(name, str):
+        return ""
+    if name.startswith(_OLD_SHARE_PREFIX):
+        return f"; did you mean {name.replace(_OLD_SHARE_PREFIX, SHARE_PREFIX, 1)}?"
+    word, separator, parameter = name.partition("@" if "@" in name else ":")
+    words = {"@": get_args(RankingMeasure), ":": _PARAMETER_PREFIXES, "": tuple(_EVENT_METRICS)}[separator]
+    similar_word = similar_name(word, words)
+    return f"; did you mean {similar_word}{separator}{parameter}?" if similar_word and similar_word != word else ""
 
 
 def _guardrail_metrics(table: Mapping[str, Any]) -> Iterator[MetricSpec]:
@@ -312,7 +325,11 @@ def _parse_ranges(key: str, value: object, names: Sequence[str]) -> Mapping[str,
 def _parse_name_list(key: str, value: object, names: Sequence[str]) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise ConfigError(key, value, "a list of answer metrics")
-    return tuple(parse_choice(key, name, names) for name in value)
+    for name in value:
+        _check_name(key, name, names)
+    if len(set(value)) < len(value):
+        raise ConfigError(key, value, "every metric once")
+    return tuple(value)
 
 
 def _check_names(key: str, value: object, names: Sequence[str]) -> None:
@@ -320,6 +337,10 @@ def _check_names(key: str, value: object, names: Sequence[str]) -> None:
     if not isinstance(value, dict):
         raise ConfigError(key, value, "a table with metrics as keys")
     for name in value:
-        if not names:
-            raise ConfigError(key, name, "only metrics of the experiment that have such a setting; it has none")
-        parse_choice(key, name, names)
+        _check_name(key, name, names)
+
+
+def _check_name(key: str, name: object, names: Sequence[str]) -> None:
+    if not names:
+        raise ConfigError(key, name, "only metrics of the experiment that have such a setting; it has none")
+    parse_choice(key, name, names)

@@ -540,9 +540,16 @@ class ExperimentSettings:
         return self.primary.startswith("ndcg")
 
     @property
+    def answer_kinds(self) -> frozenset[str]:
+        """Kinds of feedback that an answer metric needs, and the kinds that replace them."""
+        kinds = {metric.kind for metric in self.metrics if metric.kind}
+        groups = (group for group in self.exclusive_kinds if not kinds.isdisjoint(group))
+        return frozenset(kinds.union(*groups))
+
+    @property
     def feedback_kinds(self) -> frozenset[str]:
-        """Kinds of feedback that are graded, or that an answer metric needs."""
-        return frozenset({*self.grades, *(metric.kind for metric in self.metrics if metric.kind)})
+        """Kinds of feedback that are graded, or on which an answer metric depends."""
+        return frozenset({*self.grades, *self.answer_kinds})
 
     @property
     def segments(self) -> tuple[str, ...]:

@@ -11,6 +11,8 @@ from monitor.metrics import to_fixed_point
 
 UNDEFINED: Final = -1
 """The value of a metric that a response does not have."""
+_BEYOND_RANGES: Final = 2.0**20
+"""A value above every range. Larger values, up to infinite sums of scores, have no form in fixed point."""
 
 
 @final
@@ -21,8 +23,8 @@ class AnswerValues:
 
     def __init__(self, experiment: ExperimentSettings) -> None:
         self.metrics = list(experiment.answer_metrics)
-        self.kinds = frozenset([metric.kind for metric in self.metrics if metric.kind])
-        """Kinds of feedback that the metrics need."""
+        self.kinds = experiment.answer_kinds
+        """Kinds of feedback on which the metrics depend."""
         self._most = [to_fixed_point(metric.most) for metric in self.metrics]
 
     def compute(self, row: ResponseRow, current_reactions: list[Reaction]) -> tuple[list[int], list[str]]:
@@ -37,7 +39,7 @@ class AnswerValues:
             if number is None:
                 values.append(UNDEFINED)
                 continue
-            value = to_fixed_point(number)
+            value = to_fixed_point(min(number, _BEYOND_RANGES))
             if value > most:
                 capped.append(metric.name)
                 value = most

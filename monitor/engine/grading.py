@@ -283,7 +283,7 @@ class GradingRules:
     ) -> Contribution:
         """Return a contribution extended by the answer metrics.
 
-        Without ranking metrics, a response is rated if it has a reaction of a kind that the answer metrics need.
+        Without ranking metrics, a response is rated if it has a reaction of a kind on which the answer metrics depend.
         """
         values, capped = answers.compute(row, current_reactions)
         is_rated = contribution.is_rated

@@ -25,6 +25,7 @@ from monitor.stats import SampleMeanStatistic, StoredStudentSums, VariantCompari
 from monitor.stats.comparison import tuned_mixture
 from monitor.stats.estimates import RatioStatistic
 from monitor.stats.srm import FIRST_DAY_WEIGHT, srm_log_e_value
+from tests.calibration.answers import ANSWERS, answer_decisions
 from tests.calibration.attacks import ATTACKS, Attack, attack_verdicts, is_better, is_shipped
 from tests.calibration.drops import RESPONSES_PER_HOUR, RULES, month_alarms
 from tests.calibration.populations import POPULATIONS, population_alarms
@@ -355,6 +356,7 @@ def main() -> None:
             if name:
                 print(f"| {name} | {format_share(alarm)} |", flush=True)
     _print_populations(arguments)
+    _print_answers(arguments)
     _print_share_changes(arguments)
     _print_attacks(arguments)
     _print_power(arguments)
@@ -375,6 +377,22 @@ def _print_populations(arguments: argparse.Namespace) -> None:
     for name, population in POPULATIONS.items():
         alarms = np.array([any_alarms(population_alarms(chance, population)) for chance in _generators(arguments)])
         print(f"| {name} | {' | '.join(map(format_share, alarms.T))} |", flush=True)
+
+
+def _print_answers(arguments: argparse.Namespace) -> None:
+    print(
+        "\n| primary metric | the interval that decides, A/A | 1.96 standard errors, A/A | `ship` or `stop_harm`, A/A "
+        "| `ship`, with the effect |\n| --- | --- | --- | --- | --- |"
+    )
+    for name, answers in ANSWERS.items():
+        alarms, shipped = (
+            np.array(
+                [np.any(list(answer_decisions(chance, answers, effect)), axis=0) for chance in _generators(arguments)]
+            ).T
+            for effect in (0.0, answers.mde)
+        )
+        cells = " | ".join(map(format_share, [*alarms[:3], shipped[3]]))
+        print(f"| {name}, effect {answers.mde:g} | {cells} |", flush=True)
 
 
 def _print_share_changes(arguments: argparse.Namespace) -> None:

@@ -47,6 +47,7 @@ port = 0
 name = "{experiment}"
 control = "control"
 variants = {{ control = 0.5, treatment = 0.5 }}
+metrics = ["dcg@5", "ndcg@5", "share:rating>=3", "share:escalated", "latency_ms", "items_shown", "empty"]
 """
 
 

@@ -35,11 +35,8 @@ class ExpectedResponse:
     """(student, item of the response) → grade."""
     latest_review: float | None = None
     """The score of the latest review, of any time; None without a review."""
-
-    @property
-    def is_rated(self) -> bool:
-        """Whether any item of the response has a grade."""
-        return bool(self.grades)
+    is_rated: bool = False
+    """Whether any item of the response has a grade or, without ranking metrics, an answer metric has feedback."""
 
 
 def local_day(zone: str, timestamp_ms: int) -> int:
@@ -221,6 +218,7 @@ def _expected_response(
         dict(kinds),
         ratings=ratings,
         latest_review=reviews[-1][2] if reviews and not reviews[-1][3] else None,
+        is_rated=bool(grades) if experiment.ranking_metrics else not _answer_kinds(experiment).isdisjoint(kinds),
     )
     if grades:
         expected.metrics = {
@@ -231,6 +229,12 @@ def _expected_response(
         value = _answer_value(metric, response, scores)
         expected.metrics[metric.name] = None if value is None else min(value, metric.most)
     return expected
+
+
+def _answer_kinds(experiment: ExperimentSettings) -> set[str]:
+    """Return the kinds of feedback of the answer metrics, and the kinds that exclude them."""
+    kinds = {metric.kind for metric in experiment.answer_metrics}
+    return kinds | {kind for group in experiment.exclusive_kinds for kind in group if kinds & set(group)}
 
 
 def _answer_value(metric: MetricSpec, response: Response, scores: list[float]) -> float | None:

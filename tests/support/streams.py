@@ -89,6 +89,18 @@ RICH = replace(
 """With everything that is only stored where it is asked for."""
 EXCLUDING = replace(RICH, exclude={"user_id": ("student-[12]",), "category": ("history",)})
 """With excluded responses; of several copies of a response, some may be excluded."""
+_WITH_SILENCE = MetricSpec("score:reviewed", "score", kind="reviewed", least=1, most=5, silence=2)
+ANSWERS_ONLY = replace(
+    WITH_ANSWER_METRICS,
+    metrics=(_WITH_SILENCE, *ANSWER_METRICS[1:]),
+    student_metrics=("per_student:share:escalated", "sessions_with:share:escalated"),
+    primary="score:reviewed",
+    grades={},
+)
+"""Without ranking metrics and grades; responses without a score have one, too."""
+RICH_ANSWERS_ONLY = replace(
+    RICH, metrics=ANSWER_METRICS, student_metrics=ANSWERS_ONLY.student_metrics, primary="score:reviewed", grades={}
+)
 SETTINGS = Settings((EXPERIMENT,))
 
 
@@ -136,7 +148,7 @@ def _reactions(draw: st.DrawFn, response: Response) -> list[Feedback]:
                     ("rating", [0.0, 1.0, 2.5, 4.0]),
                     ("rating", [0.0, 3.0]),
                     ("helpful", [1.0]),
-                    ("watched", [0.0, 0.1, 0.95]),
+                    ("watched", [0.0, 0.1, 0.95, 1e300]),
                     ("escalated", [1.0]),
                     ("reviewed", [0.0, 1.0, 5.0]),
                 ]

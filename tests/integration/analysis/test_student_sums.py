@@ -70,6 +70,11 @@ def rich_traffic(students: int = 200, days: int = 12, lasting: int = 6) -> Event
                 )
             if chance.random() < 0.2:
                 events.append(Feedback(f"e-{response_id}", response_id, timestamp_ms + HOUR, "escalated", user))
+            if (student + number) % 3:
+                score = float(1 + (student * 7 + number) % 5)
+                events.append(
+                    Feedback(f"s-{response_id}", response_id, timestamp_ms + HOUR, "reviewed", user, score=score)
+                )
     return events
 
 
@@ -315,14 +320,24 @@ def test_a_plain_experiment_stores_no_optional_sums(redis_server: RedisServer) -
     assert max_bytes <= 8 * RecordLayout.for_experiment(PLAIN_EXPERIMENT).student_metric_index(0)
 
 
-def _means(students: Sequence[Sequence[ExpectedResponse]], population: str) -> list[float]:
+_PRIMARY_METRICS = [
+    ("dcg@5", "rated"),
+    ("dcg@5", "all"),
+    ("latency_ms", "rated"),
+    ("share:escalated", "rated"),
+    ("score:reviewed", "rated"),
+]
+"""(primary metric, population); an answer metric is over the responses with a value."""
+
+
+def _means(students: Sequence[Sequence[ExpectedResponse]], primary: str, population: str) -> list[float]:
     """Return the means of the primary metric of the students who have a mean."""
     means = []
     for student_responses in students:
         values = [
             value
             for expected_response in student_responses
-            if (value := expected_response.metrics.get(RICH.primary)) is not None
+            if (value := expected_response.metrics.get(primary)) is not None
         ]
         size = len(student_responses) if population == "all" else len(values)
         if size:
@@ -337,13 +352,13 @@ def _segment(student_responses: Sequence[ExpectedResponse]) -> str:
     return "none" if category is None else category if category in RICH.categories else "other"
 
 
-@pytest.mark.parametrize("population", ["rated", "all"])
+@pytest.mark.parametrize(("primary", "population"), _PRIMARY_METRICS)
 @pytest.mark.parametrize("shards", [1, 3])
 def test_the_segment_of_a_student_is_the_category_of_the_first_response(
-    redis_server: RedisServer, shards: int, population: Population
+    redis_server: RedisServer, shards: int, primary: str, population: Population
 ) -> None:
     """Undeclared categories are a segment, and responses without a category are another segment."""
-    experiment = replace(FULL_EXPERIMENT, decision=replace(RICH.decision, population=population))
+    experiment = replace(FULL_EXPERIMENT, primary=primary, decision=replace(RICH.decision, population=population))
     bench = StoreBench(redis_server, experiment, shards)
     events = rich_traffic()
     bench.apply([events[300:], events[:300]])
@@ -354,16 +369,16 @@ def test_the_segment_of_a_student_is_the_category_of_the_first_response(
     for segment in segments:
         for variant, estimate in (("control", segment.comparison.control), ("treatment", segment.comparison.treatment)):
             members = [student for student in students[variant] if _segment(student) == segment.name]
-            assert_estimate(estimate, expected_estimate(_means(closed_windows(members, as_of_ms), population)))
+            assert_estimate(estimate, expected_estimate(_means(closed_windows(members, as_of_ms), primary, population)))
 
 
-@pytest.mark.parametrize("population", ["rated", "all"])
+@pytest.mark.parametrize(("primary", "population"), _PRIMARY_METRICS)
 @pytest.mark.parametrize("shards", [1, 3])
 def test_exposure_ages_are_days_since_the_first_response(
-    redis_server: RedisServer, shards: int, population: Population
+    redis_server: RedisServer, shards: int, primary: str, population: Population
 ) -> None:
     """Students with responses at that age count, once the age and the feedback window are over for their cohort."""
-    experiment = replace(FULL_EXPERIMENT, decision=replace(RICH.decision, population=population))
+    experiment = replace(FULL_EXPERIMENT, primary=primary, decision=replace(RICH.decision, population=population))
     bench = StoreBench(redis_server, experiment, shards)
     events = rich_traffic(lasting=12)
     bench.apply([events[300:], events[:300]])
@@ -390,7 +405,7 @@ def test_exposure_ages_are_days_since_the_first_response(
                                 for expected_response in by_day.get(day, ())
                             ]
                         )
-                assert_estimate(estimate, expected_estimate(_means(responses_at_age, population)))
+                assert_estimate(estimate, expected_estimate(_means(responses_at_age, primary, population)))
 
 
 def test_a_store_of_files_rejects_another_primary_metric_of_subgroups(redis_server: RedisServer) -> None:
@@ -404,7 +419,7 @@ def test_a_store_of_files_rejects_another_primary_metric_of_subgroups(redis_serv
 
 
 def _pre_period_and_closed_means(
-    student_responses: Sequence[ExpectedResponse], population: str
+    student_responses: Sequence[ExpectedResponse], primary: str, population: str
 ) -> tuple[float, float] | None:
     """Return a student's means of the pre-period and of the closed window; None if either mean is missing."""
     starts_ms = PRE_PERIOD_EXPERIMENT.starts_at_ms or 0
@@ -420,7 +435,9 @@ def _pre_period_and_closed_means(
     ]
     if not pre_period or not during:
         return None
-    means = [_means([responses], population) for responses in (pre_period, closed_windows([during], 1 << 60)[0])]
+    means = [
+        _means([responses], primary, population) for responses in (pre_period, closed_windows([during], 1 << 60)[0])
+    ]
     return (means[0][0], means[1][0]) if all(means) else None
 
 
@@ -435,13 +452,14 @@ def _alternate_variants_before_start(events: Events) -> Events:
     ]
 
 
-@pytest.mark.parametrize("population", ["rated", "all"])
+@pytest.mark.parametrize(("primary", "population"), _PRIMARY_METRICS)
 @pytest.mark.parametrize("shards", [1, 3])
 def test_the_primary_metric_is_adjusted_by_the_pre_period_means(
-    redis_server: RedisServer, shards: int, population: Population
+    redis_server: RedisServer, shards: int, primary: str, population: Population
 ) -> None:
     """By the regression over all students with both means, whatever their variants before the experiment."""
-    experiment = replace(PRE_PERIOD_EXPERIMENT, decision=replace(PRE_PERIOD_EXPERIMENT.decision, population=population))
+    decision = replace(PRE_PERIOD_EXPERIMENT.decision, population=population)
+    experiment = replace(PRE_PERIOD_EXPERIMENT, primary=primary, decision=decision)
     bench = StoreBench(redis_server, experiment, shards)
     events = _alternate_variants_before_start(rich_traffic(400))
     bench.apply([events[700:], events[:700]])
@@ -463,8 +481,9 @@ def test_the_primary_metric_is_adjusted_by_the_pre_period_means(
         ):
             continue
         variant = during[0].response.variant
-        if means := _means(closed_windows([during], as_of_ms), population):
-            pair = None if name.startswith("unnamed") else _pre_period_and_closed_means(student_responses, population)
+        if means := _means(closed_windows([during], as_of_ms), primary, population):
+            is_named = not name.startswith("unnamed")
+            pair = _pre_period_and_closed_means(student_responses, primary, population) if is_named else None
             if pair is not None:
                 pairs[variant].append((*pair, len(values[variant])))
             values[variant].append(means[0])
@@ -505,6 +524,35 @@ def test_the_primary_metric_is_adjusted_by_the_pre_period_means(
     content = json.loads(json.dumps(analyze_store(bench).to_json()))["verdict"]["treatment"]
     assert content["adjustment"]["unadjusted"]["lower"] == unadjusted.lower
     assert decide_verdict(parse_evidence(content["evidence"])).primary == verdict.primary
+
+
+def test_the_other_population_of_a_score_has_the_least_score_for_silence(redis_server: RedisServer) -> None:
+    """With and without the adjustment by the pre-period, as if the value of silence were declared."""
+    metric = PRE_PERIOD_EXPERIMENT.find_metric("score:reviewed")
+    events = _alternate_variants_before_start(rich_traffic(400))
+    evidence = []
+    for silence in (None, metric.least):
+        metrics = tuple(
+            replace(metric, silence=silence) if other == metric else other for other in PRE_PERIOD_EXPERIMENT.metrics
+        )
+        bench = StoreBench(redis_server, replace(PRE_PERIOD_EXPERIMENT, metrics=metrics, primary=metric.name))
+        bench.apply([events])
+        evidence.append(analyze_store(bench).verdicts["treatment"].evidence)
+    with_gaps, with_silence = evidence
+    assert with_gaps.adjustment is not None
+    assert with_silence.adjustment is not None
+    assert with_silence.other_population is None
+    for other_population, declared in (
+        (with_gaps.other_population, with_silence.arms),
+        (with_gaps.adjustment.unadjusted_other_population, with_silence.adjustment.unadjusted),
+    ):
+        assert other_population is not None
+        for estimate, expected in zip(
+            (other_population.control, other_population.treatment), (declared.control, declared.treatment), strict=True
+        ):
+            assert expected.mean is not None
+            assert expected.variance is not None
+            assert_estimate(estimate, (expected.units, expected.mean, expected.variance))
 
 
 def test_the_pre_period_counts_only_for_the_adjustment(redis_server: RedisServer) -> None:

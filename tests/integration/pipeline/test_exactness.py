@@ -29,7 +29,17 @@ from tests.support.oracle import (
     student_sums_by_variant,
 )
 from tests.support.store_bench import SLOW_HEALTH_CHECKS, StoreBench
-from tests.support.streams import EXCLUDING, EXPERIMENT, HOUR, RICH, WITH_ANSWER_METRICS, arrivals, streams
+from tests.support.streams import (
+    ANSWERS_ONLY,
+    EXCLUDING,
+    EXPERIMENT,
+    HOUR,
+    RICH,
+    RICH_ANSWERS_ONLY,
+    WITH_ANSWER_METRICS,
+    arrivals,
+    streams,
+)
 
 Events = Sequence[Response | Feedback]
 
@@ -48,7 +58,7 @@ def test_any_order_duplication_batching_and_sharding_of_events_gives_the_same_in
 ) -> None:
     """Workers with a shuffled stream and duplicates store the same as a single worker with an ordered stream."""
     events = data.draw(streams())
-    experiment = data.draw(st.sampled_from([EXPERIMENT, RICH, EXCLUDING]))
+    experiment = data.draw(st.sampled_from([EXPERIMENT, RICH, RICH_ANSWERS_ONLY, EXCLUDING]))
     bench = StoreBench(server, experiment)
     bench.apply([events])
     expected = dump(bench.first_shard)
@@ -63,7 +73,11 @@ def test_any_order_duplication_batching_and_sharding_of_events_gives_the_same_in
 
 
 @settings(max_examples=40, suppress_health_check=SLOW_HEALTH_CHECKS)
-@given(events=streams(), shards=st.sampled_from([1, 3]), experiment=st.sampled_from([EXPERIMENT, WITH_ANSWER_METRICS]))
+@given(
+    events=streams(),
+    shards=st.sampled_from([1, 3]),
+    experiment=st.sampled_from([EXPERIMENT, WITH_ANSWER_METRICS, ANSWERS_ONLY]),
+)
 def test_the_summary_agrees_with_an_independent_recomputation(
     events: Events, shards: int, experiment: ExperimentSettings, server: RedisServer
 ) -> None:
@@ -243,12 +257,13 @@ def _check_units(bench: StoreBench, experiment: ExperimentSettings, judged: Sequ
         assert unit_record.students == sum(variant in variants for variants in sums.values())
         assert unit_record.units == len(single_variant) + len(anonymous)
         assert unit_record.responses == sum(student.responses for student in single_variant) + len(anonymous)
-        metric = EXPERIMENT.metrics[0].name
-        pairs = [tuple(student.metrics[metric]) for student in single_variant] + [
-            (int(response.is_rated), response.metrics.get(metric) or 0.0) for response in anonymous
-        ]
-        metric_sums = unit_record.metric_sums(layout, 0)
-        assert metric_sums.total == pytest.approx(math.fsum(s for _, s in pairs), abs=1e-8)
-        assert metric_sums.squares == pytest.approx(math.fsum(s * s for _, s in pairs), abs=1e-6)
-        assert metric_sums.defined_products == pytest.approx(math.fsum(n * s for n, s in pairs), abs=1e-6)
-        assert metric_sums.defined_squares == sum(n * n for n, _ in pairs)
+        for number, metric in enumerate(experiment.metrics):
+            values = [response.metrics.get(metric.name) for response in anonymous]
+            pairs = [tuple(student.metrics[metric.name]) for student in single_variant] + [
+                (int(value is not None), value or 0.0) for value in values
+            ]
+            metric_sums = unit_record.metric_sums(layout, number)
+            assert metric_sums.total == pytest.approx(math.fsum(s for _, s in pairs), abs=1e-8)
+            assert metric_sums.squares == pytest.approx(math.fsum(s * s for _, s in pairs), rel=1e-6, abs=1e-6)
+            assert metric_sums.defined_products == pytest.approx(math.fsum(n * s for n, s in pairs), abs=1e-6)
+            assert metric_sums.defined_squares == sum(n * n for n, _ in pairs)

@@ -22,7 +22,17 @@ from monitor.state.record_reader import encode_chunk
 from tests.servers.redis import RedisServer
 from tests.support.dump import dump
 from tests.support.store_bench import SLOW_HEALTH_CHECKS, StoreBench, make_rating, make_response
-from tests.support.streams import EXCLUDING, EXPERIMENT, HOUR, RICH, START, arrivals, streams
+from tests.support.streams import (
+    ANSWERS_ONLY,
+    EXCLUDING,
+    EXPERIMENT,
+    HOUR,
+    RICH,
+    RICH_ANSWERS_ONLY,
+    START,
+    arrivals,
+    streams,
+)
 
 Events = Sequence[Response | Feedback]
 
@@ -34,7 +44,8 @@ def test_the_audit_finds_no_difference_in_what_workers_have_written(
 ) -> None:
     """For any stream, order and division into batches."""
     events = data.draw(streams())
-    experiments = [EXPERIMENT, RICH, EXCLUDING, replace(RICH, day_zone="Australia/Lord_Howe")]
+    in_another_zone = replace(RICH, day_zone="Australia/Lord_Howe")
+    experiments = [EXPERIMENT, RICH, EXCLUDING, ANSWERS_ONLY, RICH_ANSWERS_ONLY, in_another_zone]
     experiment = data.draw(st.sampled_from(experiments))
     bench = StoreBench(redis_server, experiment, data.draw(st.sampled_from([1, 3])))
     bench.apply(

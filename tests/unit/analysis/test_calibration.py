@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from monitor.stats import decay_band_multiplier
+from tests.calibration.answers import ANSWERS, Answers, answer_decisions
 from tests.calibration.drops import RESPONSES_PER_HOUR, RULES, month_alarms
 from tests.calibration.populations import POPULATIONS, population_alarms
 from tests.calibration.power import LARGEST_RATIO, relative_sample
@@ -37,6 +38,30 @@ def test_an_experiment_without_an_effect_seldom_shows_one(name: str) -> None:
 def test_a_wrong_unit_or_pooled_phases_show_effects_that_do_not_exist(name: str) -> None:
     """So the simulations can find such faults."""
     assert _alarm_share(name) > 0.25
+
+
+def _decision_shares(answers: Answers, effect: float, runs: int) -> list[float]:
+    """Return the shares of runs in which any day has each decision of `answer_decisions`."""
+    decisions = [
+        np.any(list(answer_decisions(np.random.default_rng([4, run]), answers, effect)), axis=0) for run in range(runs)
+    ]
+    shares: list[float] = np.mean(decisions, axis=0).tolist()
+    return shares
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_metric_without_an_effect_seldom_decides(name: str) -> None:
+    """In at most one of 20 runs with 25 looks each; intervals for a single look would in more."""
+    interval, fixed_interval, decided, _ = _decision_shares(ANSWERS[name], 0.0, 20)
+    assert interval <= 1 / 20
+    assert decided <= 1 / 20
+    assert fixed_interval > 1 / 20
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_metric_with_an_effect_is_usually_shipped(name: str) -> None:
+    """4000 students with four responses each."""
+    assert _decision_shares(ANSWERS[name], ANSWERS[name].mde, 10)[3] >= 0.5
 
 
 def test_the_sample_for_80_percent_power_is_at_most_2_4_fixed_horizons() -> None:
