@@ -129,7 +129,10 @@ def parse_experiment(table: Mapping[str, Any], experiment_key: str) -> Experimen
             partial(parse_number, minimum=0.0, maximum=max_grade), "relevant_grade", min(3, max_grade), 0.0
         ),
         grades=read(
-            partial(_parse_grades, max_grade=max_grade), "grades", {"rating": "score"} if has_ranking else {}, {}
+            partial(_parse_grades, max_grade=max_grade, may_be_empty=not has_ranking),
+            "grades",
+            {"rating": "score"} if has_ranking else {},
+            {},
         ),
         exclusive_kinds=read(parse_kind_groups, "exclusive_kinds", [], ()),
         additive_kinds=read(parse_kinds, "additive_kinds", [], ()),
@@ -329,8 +332,8 @@ def _parse_gain(key: str, value: object) -> NamedGain | Mapping[float, float]:
     return MappingProxyType(table)
 
 
-def _parse_grades(key: str, value: object, max_grade: float) -> Mapping[str, GradeRule]:
-    if not isinstance(value, dict) or not value:
+def _parse_grades(key: str, value: object, max_grade: float, *, may_be_empty: bool) -> Mapping[str, GradeRule]:
+    if not isinstance(value, dict) or not (value or may_be_empty):
         raise ConfigError(key, value, "a table of kinds of feedback and their grades")
     problems = ConfigProblems()
     rules: dict[str, GradeRule] = {}

@@ -45,6 +45,7 @@ from monitor.engine.item_counts import OTHER_ITEMS_HASH, ItemCounter
 from monitor.engine.normalizer import EventBatch, EventNormalizer
 from monitor.engine.processor import BatchProcessor
 from monitor.engine.response_row import (
+    CAPPED_PREFIX,
     MISSING,
     NO_RESPONSE,
     PRE_PERIOD_VARIANT,
@@ -59,6 +60,7 @@ from monitor.engine.response_row import (
 from monitor.engine.row_codec import decode_response_row, decode_student_row, pack_vector_changes, unpack_vector_changes
 
 __all__ = [
+    "CAPPED_PREFIX",
     "MISSING",
     "NO_RESPONSE",
     "OTHER_ITEMS_HASH",
