@@ -201,8 +201,8 @@ DROPS: Final = (
         summary="{{ $labels.metric }} of {{ $labels.variant }} ({{ $labels.experiment }}) has become worse by"
         " {{ $value | humanizePercentage }} within a day",
         description="The mean of the last hours ({{ $labels.decay }} half-life) is {{ $value | humanizePercentage }}"
-        f" worse than the variant's own mean of the day before. The drop is larger than {FAST_ERRORS} standard errors. If"
-        f" the control has dropped as well, the variant is not the cause. {_CHECK}",
+        f" worse than the variant's own mean of the day before. The drop is larger than {FAST_ERRORS} standard"
+        f" errors. If the control has dropped as well, the variant is not the cause. {_CHECK}",
         board=boards.EXPERIMENT,
         variables=_VARIABLES,
         shown="2d",
@@ -221,8 +221,8 @@ DROPS: Final = (
         keep="30m",
         summary="{{ $labels.metric }} of {{ $labels.variant }} ({{ $labels.experiment }}) has become worse by"
         " {{ $value | humanizePercentage }} within days",
-        description="The recent mean ({{ $labels.decay }} half-life) is {{ $value | humanizePercentage }} worse than the"
-        f" variant's own mean of 2 to 6 days ago. The drop is larger than {SLOW_ERRORS} standard errors. {_CHECK}",
+        description="The recent mean ({{ $labels.decay }} half-life) is {{ $value | humanizePercentage }} worse than"
+        f" the variant's own mean of 2 to 6 days ago. The drop is larger than {SLOW_ERRORS} standard errors. {_CHECK}",
         board=boards.EXPERIMENT,
         variables=_VARIABLES,
         shown="7d",
@@ -267,8 +267,8 @@ DROPS: Final = (
         keep="30m",
         summary="{{ $labels.metric }} of {{ $labels.variant }} ({{ $labels.experiment }}) stays"
         " {{ $value | humanizePercentage }} worse than the control",
-        description="The recent mean ({{ $labels.decay }} half-life) is {{ $value | humanizePercentage }} worse than the"
-        f" control's. The difference is larger than {SLOW_ERRORS} of its standard errors. {_CHECK}",
+        description="The recent mean ({{ $labels.decay }} half-life) is {{ $value | humanizePercentage }} worse than"
+        f" the control's. The difference is larger than {SLOW_ERRORS} of its standard errors. {_CHECK}",
         board=boards.EXPERIMENT,
         variables=_VARIABLES,
         shown="7d",
