@@ -223,9 +223,9 @@ def decayed_mean_panel() -> JSON:
         "$metric, recent ($decay half-life)",
         "Decayed mean of $metric over the responses with a value: with a half-life of 24 h, yesterday's response has"
         f" half the weight of today's. The dashed edges are {BAND_STANDARD_ERRORS:g} standard errors from the mean; a"
-        " steady mean seldom moves that far. Watch this graph for sudden drops. If a variant leaves the other's edges, look at"
-        " its last deployment; while the edges overlap, wait. This is a description, not a verdict: responses of one"
-        " student resemble each other, so the true edges are wider.",
+        " steady mean seldom moves that far. Watch this graph for sudden drops. If a variant leaves the other's"
+        " edges, look at its last deployment; while the edges overlap, wait. This is a description, not a verdict:"
+        " responses of one student resemble each other, so the true edges are wider.",
         DECAYED_SELECTOR,
     )
 

@@ -111,7 +111,7 @@ def parse_metrics(experiment_key: str, table: Mapping[str, Any], default: Sequen
 
 def parse_ranking_metrics(key: str, value: object) -> tuple[MetricSpec, ...]:
     """Return the ranking metrics of a list of names; raises the errors of all invalid names."""
-    metrics = _parse_names(key, value)
+    metrics = _parse_names(key, value, RANKING_FORMATS)
     for metric in metrics:
         if not metric.is_ranking:
             raise ConfigError(key, metric.name, f"one of {', '.join(RANKING_FORMATS)}, with k from 1 to {_MAX_K}")
@@ -179,21 +179,24 @@ def parse_kinds(key: str, value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _parse_names(key: str, value: object) -> tuple[MetricSpec, ...]:
+def _parse_names(
+    key: str, value: object, formats: Sequence[str] = (*RANKING_FORMATS, *ANSWER_FORMATS)
+) -> tuple[MetricSpec, ...]:
+    """Return the metrics of a list of names; an error states the `formats` of names."""
     if not isinstance(value, list) or not 0 < len(value) <= _MAX_METRICS:
         raise ConfigError(key, value, f"a list of 1 to {_MAX_METRICS} metrics")
     problems = ConfigProblems()
     metrics = []
     for name in value:
         with problems.collect():
-            metrics.append(_parse_name(key, name))
+            metrics.append(_parse_name(key, name, formats))
     problems.raise_errors()
     if len(set(metrics)) < len(metrics):
         raise ConfigError(key, value, "every metric once")
     return tuple(metrics)
 
 
-def _parse_name(key: str, name: object) -> MetricSpec:
+def _parse_name(key: str, name: object, formats: Sequence[str]) -> MetricSpec:
     match = _RANKING_NAME.fullmatch(name) if isinstance(name, str) else None
     if match is not None:
         for measure in get_args(RankingMeasure):
@@ -203,8 +206,7 @@ def _parse_name(key: str, name: object) -> MetricSpec:
     if isinstance(name, str) and not name.startswith(_OLD_SHARE_PREFIX):
         metric = parse_answer_metric(key, name)
     if metric is None:
-        formats = ", ".join((*RANKING_FORMATS, *ANSWER_FORMATS))
-        raise ConfigError(key, name, f"one of {formats}, with k from 1 to {_MAX_K}")
+        raise ConfigError(key, name, f"one of {', '.join(formats)}, with k from 1 to {_MAX_K}")
     return metric
 
 
