@@ -707,3 +707,12 @@ class TestAnswerMetrics:
         assert svg is not None
         y = {title: float(y) for y, title in re.findall(r'y2="([0-9.]+)"><title>([a-z ]+)</title></line>', svg)}
         assert y["allowed loss"] < y["no difference"] < y["smallest effect of interest"]
+
+    def test_shares_of_ratings_do_not_matter_if_every_response_has_a_value(self) -> None:
+        """More feedback is no bias of a share over all responses, but the metric itself."""
+        share = MetricSpec("share:thumb_up", "share", kind="thumb_up")
+        silent = MetricSpec("score:csat", "score", kind="csat", least=1, most=5)
+        for metric, is_reported in ((share, False), (replace(silent, silence=1.0), False), (silent, True)):
+            experiment = replace(SENSITIVE_EXPERIMENT, metrics=(metric,), primary=metric.name)
+            analysis = analyze(experiment, sum_students(experiment, FASTER_STUDENTS), time_after_days(14))
+            assert (analysis.verdicts["treatment"].evidence.rated_share is not None) == is_reported
