@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from struct import Struct, pack, unpack_from
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 from mypy_extensions import i64
@@ -41,28 +41,12 @@ _STUDENT_FIELDS: Final = 3
 """Integers of a student before the blocks."""
 
 _pack_body: Final = msgspec.msgpack.Encoder().encode
+_Reactions: TypeAlias = tuple[tuple[int, str, bytes, bytes, str, float], ...]
 _unpack_response_body: Final = msgspec.msgpack.Decoder(
-    tuple[
-        list[str] | None,
-        bytes,
-        bytes,
-        tuple[int, ...] | None,
-        int,
-        int,
-        tuple[tuple[int, str, bytes, bytes, str, float], ...],
-    ]
+    tuple[list[str] | None, bytes, bytes, tuple[int, ...] | None, int, int, _Reactions]
 ).decode
 _unpack_response_with_session: Final = msgspec.msgpack.Decoder(
-    tuple[
-        list[str] | None,
-        bytes,
-        bytes,
-        tuple[int, ...] | None,
-        int,
-        int,
-        tuple[tuple[int, str, bytes, bytes, str, float], ...],
-        int,
-    ]
+    tuple[list[str] | None, bytes, bytes, tuple[int, ...] | None, int, int, _Reactions, int]
 ).decode
 _ARRAY_OF_8: Final = 0x98
 """The first byte of a msgpack array of eight elements: of a response with a session."""
