@@ -110,7 +110,7 @@ def _drift_panel(
         f"Jensen-Shannon distance between {distributions} and the reference (by default the experiment's first 7 days),"
         " without a unit. The dashed line is its threshold: chance alone exceeds it on a share `drift.alpha` of the"
         f" days. Above the line, {explanation} The alert requires the population stability index above its threshold,"
-        " too. Values change at midnight UTC.",
+        " too. Values change at midnight.",
         [
             *variant_targets(_drift_query(f"{series}_distance")),
             *variant_targets(_drift_query(f"{series}_threshold"), "threshold", legend="{{variant}}, threshold"),
@@ -118,7 +118,7 @@ def _drift_panel(
         unit="short",
         decimals=3,
         minimum=0,
-        empty="not yet: needs a full UTC day after the reference (by default 7 days)",
+        empty="not yet: needs a full day after the reference (by default 7 days)",
         size=(12, 8),
         overrides=(*variant_colors("A", "threshold"), dash_override("threshold"), dash_override("threshold, control")),
     )
@@ -132,15 +132,15 @@ def category_panels(variant_targets: VariantTargets, variant_colors: Callable[..
         _drift_panel(
             "Category drift",
             "drift",
-            "the categories of the last full UTC day",
+            "the categories of the last full day",
             "students ask about other topics, or the variant classifies questions differently: see “category-drift” in"
             " the runbook. Empty if no categories are declared.",
             variant_targets,
             variant_colors,
         ),
         time_series_panel(
-            "Categories of the last full UTC day",
-            "Share of each category in the responses of the last full UTC day; the control is dashed. All variants"
+            "Categories of the last full day",
+            "Share of each category in the responses of the last full day; the control is dashed. All variants"
             " receive the same mix of questions. If a category grows for one variant only, that variant classifies"
             " differently.",
             variant_targets(
@@ -149,7 +149,7 @@ def category_panels(variant_targets: VariantTargets, variant_colors: Callable[..
             unit="percentunit",
             decimals=1,
             minimum=0,
-            empty="not yet: needs a full UTC day after the reference, and declared categories",
+            empty="not yet: needs a full day after the reference, and declared categories",
             size=(12, 8),
             overrides=(dash_override("A, control"),),
         ),
@@ -162,7 +162,7 @@ def item_panels(variant_targets: VariantTargets, variant_colors: Callable[..., S
         _drift_panel(
             "Item drift",
             "item_drift",
-            "the items shown on the last full UTC day (counted in 64 groups)",
+            "the items shown on the last full day (counted in 64 groups)",
             "the variant recommends other items than before: see “item-drift” in the runbook.",
             variant_targets,
             variant_colors,
@@ -202,7 +202,7 @@ def attention_panel() -> JSON:
     return table_panel(
         "Needs review",
         "Categories with bad responses: responses without any item, or rated without a relevant item. The priority (0"
-        " to 1) is the lower bound of their share among the responses of the last 10 UTC days. Begin with the highest"
+        " to 1) is the lower bound of their share among the responses of the last 10 days. Begin with the highest"
         " priority. `ab-monitor items EXPERIMENT --attention 20 --config FILE` lists the items concerned. Empty if"
         " `items` is not configured.",
         [query_target(expr, "", ref=ref, instant=True, table=True) for ref, expr in rows.items()],

@@ -179,7 +179,7 @@ ALERTS: Final = (
         "category-drift",
         "drift",
         summary="The categories of {{ $labels.variant }} ({{ $labels.experiment }}) have changed",
-        description="The categories of the last full UTC day differ from the reference more than chance explains, by"
+        description="The categories of the last full day differ from the reference more than chance explains, by"
         " both distances (population stability index and Jensen-Shannon). Either students ask about other topics, or"
         " the variant classifies their questions differently.",
     ),
@@ -188,7 +188,7 @@ ALERTS: Final = (
         "item-drift",
         "item_drift",
         summary="The items that {{ $labels.variant }} ({{ $labels.experiment }}) recommends have changed",
-        description="The items shown on the last full UTC day differ from the reference more than chance explains, by"
+        description="The items shown on the last full day differ from the reference more than chance explains, by"
         " both distances (population stability index and Jensen-Shannon). Either students ask about other topics, or"
         " the variant recommends other items for the same topics.",
     ),

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from monitor.analysis.cohort_view import CohortView
 from monitor.analysis.plan import AnalysisPlan
 from monitor.analysis.subgroups import SubgroupEffects, compute_subgroup_effects
 from monitor.clock import HOUR_MS
 from monitor.config import RATED_SHARE_METRIC, ExperimentSettings, Population
+from monitor.days import UTC_ZONE, day_calendar
 from monitor.metrics import IntArray, RecordLayout, UnitRecord
 from monitor.stats import (
     CovariateStatistic,
@@ -28,6 +28,7 @@ from monitor.stats import (
     Estimate,
     EstimatePair,
     GuardrailEvidence,
+    PhaseCounts,
     SampleMeanStatistic,
     SrmResult,
     StoredStudentSums,
@@ -55,16 +56,21 @@ class Analysis:
     comparisons: Mapping[str, Mapping[str, Mapping[Estimand, VariantComparison]]]
     """Treatment → metric → estimand → comparison with the control."""
     sample_ratio: SrmResult
+    excluded_sample_ratio: SrmResult | None
+    """The same test of the students with excluded responses; None if no rule excludes responses."""
     excluded_days: tuple[int, ...]
-    """UTC days since 1970 within which the intended shares changed: in no phase, and in no closed comparison."""
+    """Days since 1970 within which the intended shares changed: in no phase, and in no closed comparison."""
     verdicts: Mapping[str, Verdict]
     """Treatment → verdict; treatments are the variants other than the control that have a share at any time."""
     subgroup_effects: Mapping[str, SubgroupEffects]
     """Treatment → effects within subgroups."""
+    day_zone: str = UTC_ZONE
+    """The time zone whose dates are the days of the experiment."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the analysis as in `status --json`; `parse_evidence` reads the evidence of each verdict."""
         return {
+            "day_zone": self.day_zone,
             "comparisons": {
                 treatment: {
                     metric: {estimand: _comparison_json(comparison) for estimand, comparison in by_estimand.items()}
@@ -74,7 +80,8 @@ class Analysis:
             },
             "sample_ratio": {
                 **self.sample_ratio.to_json(),
-                "days_left_out": [_format_day(day) for day in self.excluded_days],
+                "days_left_out": [day_calendar(self.day_zone).date_text(day) for day in self.excluded_days],
+                "excluded": None if self.excluded_sample_ratio is None else self.excluded_sample_ratio.to_json(),
             },
             "guardrails": {name: msgspec.to_builtins(verdict.guardrails) for name, verdict in self.verdicts.items()},
             "verdict": {name: _verdict_json(verdict) for name, verdict in self.verdicts.items()},
@@ -111,11 +118,6 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _format_day(day: int) -> str:
-    """Return a UTC day since 1970 as an ISO 8601 date."""
-    return str(np.datetime64(day, "D"))
-
-
 class Analyzer:
     """Analyzes an experiment by the experiment's settings; any number of times, from any number of threads."""
 
@@ -140,11 +142,15 @@ class Analyzer:
                 for treatment, verdict in verdicts.items()
             },
             sample_ratio=sample_ratio,
+            excluded_sample_ratio=_check_phases(view, view.excluded_phase_counts)
+            if stored_students.excluded_cohorts
+            else None,
             excluded_days=view.excluded_days,
             verdicts=verdicts,
             subgroup_effects={
                 treatment: compute_subgroup_effects(view, treatment) for treatment in self._plan.treatments
             },
+            day_zone=self._plan.experiment.day_zone,
         )
 
     def check_sample_ratio(self, stored_students: StoredStudentSums, as_of_ms: int) -> SrmResult:
@@ -154,7 +160,11 @@ class Analyzer:
 
 def _check_sample_ratio(view: CohortView) -> SrmResult:
     """Return the SRM test over all phases; over none if students seem to have come later than they did."""
-    phases = () if view.stored_students.history.is_incomplete else view.phase_counts
+    return _check_phases(view, view.phase_counts)
+
+
+def _check_phases(view: CohortView, phase_counts: tuple[PhaseCounts, ...]) -> SrmResult:
+    phases = () if view.stored_students.history.is_incomplete else phase_counts
     return check_srm(phases, alpha=view.plan.criteria.sample_ratio_alpha)
 
 
@@ -178,8 +188,10 @@ def _collect_evidence(
         arms=primary_estimates,
         adjustment=None if theta is None else _describe_adjustment(view, treatment, theta),
         closed_days=view.closed_day_count(treatment),
+        day_zone=experiment.day_zone,
         students_per_day=(view.closed_students_per_day(experiment.control), view.closed_students_per_day(treatment)),
         phases=view.phase_counts,
+        excluded_phases=view.excluded_phase_counts,
         compared_phases=view.compared_phase_counts,
         left_out_phases=view.left_out_phase_counts(relevant_variants),
         segments=view.segment_counts,
@@ -194,7 +206,7 @@ def _collect_evidence(
         rejected_share=stored_students.rejected_share,
         skipped_events=stored_students.skipped_events,
         data_quality=stored_students.data_quality,
-        lower_is_better=experiment.find_metric(experiment.primary).lower_is_better,
+        lower_is_better=experiment.is_lower_better(experiment.primary),
         other_population=None if other_population is None else _estimate_primary(view, treatment, other_population)[0],
         rated_share=_estimate_closed(view, treatment, RATED_SHARE_METRIC)
         if experiment.find_metric(experiment.primary).depends_on_feedback
@@ -215,10 +227,20 @@ def _collect_evidence(
                 plan.metric_mde(metric.name),
                 _estimate_closed(view, treatment, metric.name),
                 plan.max_means[metric.name],
-                metric.lower_is_better,
+                experiment.is_lower_better(metric.name),
             )
             for metric in experiment.metrics
             if metric.name != experiment.primary
+        )
+        + tuple(
+            DiagnosticMetric(
+                name,
+                plan.metric_mde(name),
+                _estimate_closed(view, treatment, name),
+                plan.max_mean(name),
+                experiment.is_lower_better(name),
+            )
+            for name in experiment.student_metrics
         ),
         max_value=plan.max_means[experiment.primary],
         history=stored_students.history,
@@ -348,12 +370,17 @@ def _compare_metrics(
 ) -> dict[str, dict[Estimand, VariantComparison]]:
     """Return metric → estimand → comparison; the closed comparisons are taken from the verdict.
 
+    Student metrics are of the exposure window, so they have no live comparison.
+
     Live sums are not stored by allocation phase. Once the intended shares have changed, `is_bounded` is false and live
     effects have no bounds: students of different times would be compared.
     """
     experiment = plan.experiment
     closed_comparisons = {experiment.primary: verdict.primary, **dict(verdict.diagnostics)}
-    return {
+    student_metrics: dict[str, dict[Estimand, VariantComparison]] = {
+        name: {"closed": closed_comparisons[name]} for name in experiment.student_metrics
+    }
+    return student_metrics | {
         metric: {
             "closed": closed_comparisons[metric],
             "live": _compare_live(plan, metric, control_estimate, treatment_estimate, is_bounded=is_bounded),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
 from monitor.analysis.entry_days import count_entered_students, find_first_entry_day, find_last_entry_day
 from monitor.analysis.plan import AnalysisPlan
-from monitor.clock import DAY_MS, HOUR_MS, HOURS_PER_DAY
+from monitor.clock import HOURS_PER_DAY
 from monitor.config import Population
 from monitor.metrics import CohortField, IntArray, UnitRecord
 from monitor.stats import (
@@ -28,21 +28,24 @@ _RATE_WINDOW_DAYS: Final = 7
 class CohortView:
     """The stored sums of an experiment as of an event time.
 
-    A cohort contains the students who were first exposed on the same UTC day; its sums are stored by variant. A
+    A cohort contains the students who were first exposed on the same day; its sums are stored by variant. A
     cohort is closed once the exposure and feedback windows of all its students, and the closing delay, are over. All
-    days are UTC days since 1970.
+    days are days of the experiment's time zone since 1970.
     """
 
     def __init__(self, plan: AnalysisPlan, stored_students: StoredStudentSums, as_of_ms: int) -> None:
         self.plan = plan
         self.stored_students = stored_students
         self.as_of_ms = as_of_ms
+        self._calendar = plan.experiment.calendar
+        self._today = self._calendar.day_number(as_of_ms)
         self._cohorts = {
             variant: CohortTable.from_records(cohorts, plan.layout.cohort_width)
             for variant, cohorts in stored_students.cohorts.items()
         }
-        last_day = as_of_ms // DAY_MS
-        self.days = sorted(set[int]().union(*(cohorts.nonempty_days(last_day) for cohorts in self._cohorts.values())))
+        self.days = sorted(
+            set[int]().union(*(cohorts.nonempty_days(self._today) for cohorts in self._cohorts.values()))
+        )
         """Days until now on which students of any variant were first exposed, ascending."""
 
     def relevant_variants(self, treatment: str) -> list[str]:
@@ -52,7 +55,7 @@ class CohortView:
         so they are left out of both, and change no comparison but that of the dropped variant.
         """
         shares = self.plan.experiment.intended_shares(self.as_of_ms)
-        past_phases = [phase for phase in self.plan.phases if (phase.first_day or 0) * DAY_MS <= self.as_of_ms]
+        past_phases = [phase for phase in self.plan.phases if phase.first_day is None or phase.first_day <= self._today]
         dropped = {
             name
             for name in self.plan.experiment.variants
@@ -91,6 +94,18 @@ class CohortView:
         return self._count_by_phase(self._days_by_phase, CohortField.EXPOSURES)
 
     @cached_property
+    def excluded_phase_counts(self) -> tuple[PhaseCounts, ...]:
+        """Intended shares and excluded students at their first excluded response, by phase; () without any rule."""
+        cohorts = {
+            variant: CohortTable.from_records(records, self.plan.layout.cohort_width)
+            for variant, records in self.stored_students.excluded_cohorts.items()
+        }
+        if not cohorts:
+            return ()
+        days = sorted(set[int]().union(*(table.nonempty_days(self._today) for table in cohorts.values())))
+        return self._count_by_phase(self.group_by_phase(days), CohortField.EXPOSURES, cohorts=cohorts)
+
+    @cached_property
     def compared_phase_counts(self) -> tuple[PhaseCounts, ...]:
         """Intended shares and compared students of each phase: those with a value of the primary metric."""
         return self._count_by_phase(self.closed_days, self.plan.unit_count_index)
@@ -122,7 +137,7 @@ class CohortView:
 
     @cached_property
     def exposure_hour_counts(self) -> tuple[SegmentCounts, ...]:
-        """Intended shares and students at first exposure, by hour of the UTC day and phase; hours with students."""
+        """Intended shares and students at first exposure, by hour of the day and phase; hours with students."""
         records = self.sum_records(self._days_by_phase)
         hour_counts = []
         for hour in range(HOURS_PER_DAY):
@@ -133,19 +148,27 @@ class CohortView:
                 if any((students := {name: int(sums[index][column]) for name, sums in records.items()}).values())
             )
             if phases:
-                hour_counts.append(SegmentCounts(f"{hour:02}:00–{hour + 1:02}:00 UTC", phases))
+                hour_counts.append(SegmentCounts(f"{hour:02}:00–{hour + 1:02}:00 {self._calendar.zone}", phases))
         return tuple(hour_counts)
 
     def _count_by_phase(
-        self, days_by_phase: Sequence[Sequence[int]], column: int, subtracted_column: int | None = None
+        self,
+        days_by_phase: Sequence[Sequence[int]],
+        column: int,
+        subtracted_column: int | None = None,
+        *,
+        cohorts: Mapping[str, CohortTable] | None = None,
     ) -> tuple[PhaseCounts, ...]:
-        """Return a column, or the difference of two, by day, in the phases that have any, or else the last phase."""
-        phase_counts = []
+        """Return a column, or the difference of two, by day, in the phases that have any, or else the last phase.
+
+        `cohorts` are the cohorts by variant; None: those of the compared students.
+        """
+        cohorts, phase_counts = self._cohorts if cohorts is None else cohorts, []
         for phase, days in zip(self.plan.phases, days_by_phase, strict=True):
-            counts = {name: self._cohorts[name].column_values(days, column) for name in self.plan.experiment.variants}
+            counts = {name: cohorts[name].column_values(days, column) for name in self.plan.experiment.variants}
             if subtracted_column is not None:
                 for name, numbers in counts.items():
-                    subtracted = self._cohorts[name].column_values(days, subtracted_column)
+                    subtracted = cohorts[name].column_values(days, subtracted_column)
                     counts[name] = [number - less for number, less in zip(numbers, subtracted, strict=True)]
             day_counts = (
                 DayCounts(day, {name: numbers[row] for name, numbers in counts.items()}) for row, day in enumerate(days)
@@ -155,11 +178,11 @@ class CohortView:
 
     @cached_property
     def _entered_students(self) -> dict[int, int]:
-        return count_entered_students(self.stored_students, self.as_of_ms // DAY_MS)
+        return count_entered_students(self.stored_students, self._today)
 
     @cached_property
     def first_response_ms(self) -> int | None:
-        """The beginning of the UTC hour of the first response; None without responses.
+        """The beginning of the hour of the first response; None without responses.
 
         Responses without a user id are stored by day, so their hour is the first of the day.
         """
@@ -171,7 +194,7 @@ class CohortView:
         has_anonymous = self._sum_over_variants(day, CohortField.UNITS) > self._sum_over_variants(
             day, CohortField.EXPOSURES
         )
-        return day * DAY_MS + (0 if has_anonymous else hour * HOUR_MS)
+        return self._calendar.hour_start_ms(day, 0 if has_anonymous else hour)
 
     def _sum_over_variants(self, day: int, column: int) -> int:
         return sum(cohorts.sum_column([day], column) for cohorts in self._cohorts.values())
@@ -186,16 +209,21 @@ class CohortView:
         if first_day is None or last_day is None:
             return 0
         experiment = self.plan.experiment
-        first_day = max(first_day, (experiment.starts_at_ms or 0) // DAY_MS)
-        end_day = (self.as_of_ms - experiment.closing_ms) // DAY_MS - experiment.exposure_days + 1
-        days = range(first_day, min(end_day, last_day + 1))
+        first_day = max(first_day, self._calendar.day_number(experiment.starts_at_ms or 0))
+        days = range(first_day, min(self._last_closed_day, last_day) + 1)
         return sum(len(phase.select_days(days)) for phase in self.plan.common_phases(treatment))
 
     @property
     def has_new_students(self) -> bool:
         """Whether the last entry day is within the last week, or no student has entered yet."""
         last_day = find_last_entry_day(self._entered_students)
-        return last_day is None or self.as_of_ms // DAY_MS - last_day <= _RATE_WINDOW_DAYS
+        return last_day is None or self._today - last_day <= _RATE_WINDOW_DAYS
+
+    @property
+    def _last_closed_day(self) -> int:
+        """The last day whose cohort is closed."""
+        experiment = self.plan.experiment
+        return self._calendar.day_number(self.as_of_ms - experiment.closing_ms) - experiment.exposure_days
 
     @cached_property
     def closed_days(self) -> list[list[int]]:
@@ -205,7 +233,7 @@ class CohortView:
             [
                 day
                 for day in days
-                if is_cohort_closed(day, self.as_of_ms, experiment.exposure_days, experiment.closing_ms)
+                if is_cohort_closed(day, self._calendar, self.as_of_ms, experiment.exposure_days, experiment.closing_ms)
             ]
             for days in self._days_by_phase
         ]
@@ -239,8 +267,7 @@ class CohortView:
         days = next((days for days in reversed(self.closed_days) if days), [])
         if not days:
             return 0.0
-        experiment = self.plan.experiment
-        last_day = (self.as_of_ms - experiment.closing_ms) // DAY_MS - experiment.exposure_days
+        last_day = self._last_closed_day
         phase = next(phase for phase in self.plan.phases if days[-1] in phase)
         if phase.end_day is not None:
             last_day = min(last_day, phase.end_day - 1)

@@ -216,10 +216,10 @@ def _count_table(counts: CellCounts, reference: CellCounts) -> _Table:
 
 @dataclass(frozen=True, slots=True)
 class DayDrift:
-    """The drift of a variant's newest whole UTC day from a reference."""
+    """The drift of a variant's newest whole day from a reference."""
 
     day: int
-    """UTC day since 1970."""
+    """Day since 1970."""
     counts: CellCounts
     """Responses of the day by category, or shown items by cell."""
     reference: CellCounts

@@ -36,7 +36,7 @@ def count_entered_students(stored_students: StoredStudentSums, last_day: int) ->
 def find_first_entry_day(students_by_day: Mapping[int, int]) -> int | None:
     """Return the first day by whose end enough students have entered; None without students.
 
-    `students_by_day` has the students by UTC day of first exposure. Enough are 0.1 % of all students, and at least ten
+    `students_by_day` has the students by day of first exposure. Enough are 0.1 % of all students, and at least ten
     students, or a tenth of fewer than a hundred students.
 
     >>> find_first_entry_day({-3: 1, 0: 60, 1: 60})

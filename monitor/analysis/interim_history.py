@@ -13,8 +13,8 @@ from typing import Final
 
 from monitor.analysis.analyzer import Analysis, Analyzer
 from monitor.analysis.entry_days import count_entered_students, find_first_entry_day
-from monitor.clock import DAY_MS
 from monitor.config import ExperimentSettings
+from monitor.days import DayCalendar
 from monitor.metrics import CohortField
 from monitor.stats import SrmResult, StoredStudentSums
 
@@ -27,7 +27,7 @@ class StudentSplit:
     """The split of the students over the variants as of an event time."""
 
     as_of_ms: int
-    """End of a UTC day; for an unfinished day the time of the newest event."""
+    """End of a day; for an unfinished day the time of the newest event."""
     students: Mapping[str, int]
     """Variant → students first exposed in the variant until then; students who saw more than one variant included."""
     sample_ratio: SrmResult
@@ -40,8 +40,11 @@ def compute_interim_analyses(
 
     These are the steps of the experiment's confidence sequences. At most `MAX_INTERIM_ANALYSES` earlier times are used.
     """
-    window_ms = experiment.exposure_days * DAY_MS + experiment.closing_ms
-    closing_times = [day * DAY_MS + window_ms for day in find_entry_days(stored_students, as_of_ms)]
+    calendar = experiment.calendar
+    closing_times = [
+        calendar.start_ms(day + experiment.exposure_days) + experiment.closing_ms
+        for day in find_entry_days(stored_students, calendar, as_of_ms)
+    ]
     earlier_times = _thin_out([time_ms for time_ms in closing_times if time_ms < as_of_ms])
     analyzer = Analyzer(experiment)
     return tuple(analyzer.analyze(stored_students, time_ms) for time_ms in (*earlier_times, as_of_ms))
@@ -51,29 +54,31 @@ def compute_student_splits(
     experiment: ExperimentSettings, stored_students: StoredStudentSums, as_of_ms: int
 ) -> tuple[StudentSplit, ...]:
     """Return the student split at the end of each entry day, and not later than `as_of_ms`."""
-    day_ends = [min((day + 1) * DAY_MS - 1, as_of_ms) for day in find_entry_days(stored_students, as_of_ms)]
+    calendar = experiment.calendar
+    day_ends = [min(calendar.end_ms(day) - 1, as_of_ms) for day in find_entry_days(stored_students, calendar, as_of_ms)]
     analyzer = Analyzer(experiment)
     return tuple(
         StudentSplit(
             as_of_ms=day_end_ms,
-            students=count_students_until(stored_students, day_end_ms),
+            students=count_students_until(stored_students, calendar, day_end_ms),
             sample_ratio=analyzer.check_sample_ratio(stored_students, day_end_ms),
         )
         for day_end_ms in _thin_out(day_ends)
     )
 
 
-def find_entry_days(stored_students: StoredStudentSums, as_of_ms: int) -> list[int]:
-    """Return the UTC days since 1970, up to a time, on which students entered, ascending, without stray early days."""
-    students = count_entered_students(stored_students, as_of_ms // DAY_MS)
+def find_entry_days(stored_students: StoredStudentSums, calendar: DayCalendar, as_of_ms: int) -> list[int]:
+    """Return the days since 1970, up to a time, on which students entered, ascending, without stray early days."""
+    students = count_entered_students(stored_students, calendar.day_number(as_of_ms))
     first_day = find_first_entry_day(students)
     return [day for day in students if first_day is not None and day >= first_day]
 
 
-def count_students_until(stored_students: StoredStudentSums, as_of_ms: int) -> dict[str, int]:
-    """Return variant → students first exposed on the UTC day of a time or earlier."""
+def count_students_until(stored_students: StoredStudentSums, calendar: DayCalendar, as_of_ms: int) -> dict[str, int]:
+    """Return variant → students first exposed on the day of a time or earlier."""
+    last_day = calendar.day_number(as_of_ms)
     return {
-        name: sum(int(record[CohortField.EXPOSURES]) for day, record in cohorts.items() if day <= as_of_ms // DAY_MS)
+        name: sum(int(record[CohortField.EXPOSURES]) for day, record in cohorts.items() if day <= last_day)
         for name, cohorts in stored_students.cohorts.items()
     }
 

@@ -19,7 +19,7 @@ from monitor.analysis.triage import (
     count_bad_answers_by_day,
     rank_for_review,
 )
-from monitor.clock import DAY_MS
+from monitor.days import DayCalendar
 
 TriageKind: TypeAlias = Literal["query", "category", "item"]
 """Type of the entries of a review list."""
@@ -65,7 +65,7 @@ class ItemOverview:
     unrated_count: int
     """Number of shown items without a rating."""
     triage_entries: tuple[TriageEntry, ...]
-    """The review list of the UTC day of the newest response, highest priority first."""
+    """The review list of the day of the newest response, highest priority first."""
 
     @classmethod
     def of(
@@ -76,6 +76,7 @@ class ItemOverview:
         relevant_grade: float,
         prior_grades: Sequence[float],
         triage_kind: TriageKind,
+        calendar: DayCalendar,
         ranking: ReviewRanking = "share",
     ) -> ItemOverview:
         """Return the overview of some responses; `prior_grades` are the grades of the scores' prior."""
@@ -89,16 +90,19 @@ class ItemOverview:
             for item, grade_counts in rating_counts.items()
         }
         bad_answers = count_bad_answers_by_day(
-            BadAnswer(name, response.timestamp_ms, response.review_score)
-            for response in responses
-            if response.is_bad(relevant_grade)
-            for name in response.triage_names(triage_kind)
+            (
+                BadAnswer(name, response.timestamp_ms, response.review_score)
+                for response in responses
+                if response.is_bad(relevant_grade)
+                for name in response.triage_names(triage_kind)
+            ),
+            calendar,
         )
-        today = max((response.timestamp_ms for response in responses), default=0) // DAY_MS
+        today = calendar.day_number(max((response.timestamp_ms for response in responses), default=0))
         response_counts = Counter(
             name
             for response in responses
-            if response.timestamp_ms // DAY_MS > today - REVIEW_DAYS
+            if calendar.day_number(response.timestamp_ms) > today - REVIEW_DAYS
             for name in response.triage_names(triage_kind)
         )
         return cls(

@@ -6,28 +6,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from monitor.clock import DAY_MS, HOUR_MS
+from monitor.clock import HOUR_MS
 from monitor.config import (
     LATENCY_METRIC,
+    PER_STUDENT_PREFIX,
     RATED_SHARE_METRIC,
-    RESPONSES_METRIC,
     RETURN_DAYS_METRIC,
     ExperimentSettings,
     Population,
+    is_proportion,
 )
 from monitor.metrics import FIXED_POINT_SCALE, IntArray, RecordLayout, Scorer
 from monitor.stats import (
     DecisionCriteria,
     Guardrail,
     SampleMeanStatistic,
-    closed_activity_statistic,
     closed_metric_statistic,
     closed_rated_share_statistic,
+    closed_student_metric_statistic,
     split_alpha,
 )
 
 _DEFAULT_MDE_SHARE: Final = 0.01
 """Minimum detectable effect without a setting, as a share of the largest value of the primary metric."""
+
+_TYPICAL_RESPONSES: Final = 2.0
+"""Responses of a student in the exposure window, for the MDE of student metrics without a largest value."""
 
 _CHANGE_TOLERANCE_MS: Final = HOUR_MS
 """How far a change of shares within a day may be from the change of the traffic: configuration and chatbot are changed
@@ -39,7 +43,7 @@ _CLOSED_EXPOSURE_AGE_DAYS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class AllocationPhase:
-    """A range of whole UTC days, counted from 1970, on which the intended shares of the variants are constant."""
+    """A range of whole days, counted from 1970, on which the intended shares of the variants are constant."""
 
     first_day: int | None
     """None: from the beginning of the experiment."""
@@ -64,13 +68,13 @@ def list_allocation_phases(experiment: ExperimentSettings) -> tuple[AllocationPh
     traffic, so near midnight two days are in no phase.
     """
     phases = []
-    first_day, shares = None, experiment.variants
+    calendar, first_day, shares = experiment.calendar, None, experiment.variants
     for allocation in experiment.decision.allocations:
-        tolerance_ms = _CHANGE_TOLERANCE_MS if allocation.from_ms % DAY_MS else 0
-        end_day = (allocation.from_ms - tolerance_ms) // DAY_MS
+        tolerance_ms = 0 if calendar.is_start(allocation.from_ms) else _CHANGE_TOLERANCE_MS
+        end_day = calendar.day_number(allocation.from_ms - tolerance_ms)
         if first_day is None or end_day > first_day:
             phases.append(AllocationPhase(first_day, end_day, shares))
-        first_day = max(first_day or 0, -(-(allocation.from_ms + tolerance_ms) // DAY_MS))
+        first_day = max(first_day or 0, calendar.day_number(allocation.from_ms + tolerance_ms - 1) + 1)
         shares = allocation.shares
     return (*phases, AllocationPhase(first_day, None, shares))
 
@@ -84,9 +88,9 @@ def find_analysis_time(experiment: ExperimentSettings, newest_event_ms: int, rea
     """
     if experiment.ends_at_ms is None or read_until_ms < experiment.ends_at_ms + experiment.feedback_window_ms:
         return newest_event_ms
-    last_day = (experiment.ends_at_ms - 1) // DAY_MS
+    last_day = experiment.calendar.day_number(experiment.ends_at_ms - 1)
     window_days = max(experiment.exposure_days, _CLOSED_EXPOSURE_AGE_DAYS if experiment.novelty else 0)
-    all_closed_ms = (last_day + window_days) * DAY_MS + experiment.feedback_window_ms
+    all_closed_ms = experiment.calendar.start_ms(last_day + window_days) + experiment.feedback_window_ms
     return max(newest_event_ms, min(read_until_ms, all_closed_ms))
 
 
@@ -122,7 +126,7 @@ class AnalysisPlan:
                 guardrail.metric,
                 guardrail.harmful_direction,
                 guardrail.margin,
-                self._max_mean(guardrail.metric),
+                self.max_mean(guardrail.metric),
                 guardrail.timeout_ms,
                 guardrail.is_relative,
             )
@@ -140,8 +144,14 @@ class AnalysisPlan:
         return [phase for phase in self.phases if all(phase.intended_shares.get(name) for name in variants)]
 
     def metric_mde(self, metric: str) -> float:
-        """Return the MDE of a metric: the MDE of the primary metric, scaled by the ratio of the largest means."""
-        return self.criteria.mde * self.max_means[metric] / self.max_means[self.experiment.primary]
+        """Return the MDE of a metric: the MDE of the primary metric, scaled by the ratio of the largest means.
+
+        A student metric without a largest mean counts as having that of two responses.
+        """
+        largest = self.max_means.get(metric) or self.max_mean(metric)
+        if largest is None:
+            largest = _TYPICAL_RESPONSES * self.max_means.get(metric.removeprefix(PER_STUDENT_PREFIX), 1.0)
+        return self.criteria.mde * largest / self.max_means[self.experiment.primary]
 
     def closed_statistic(
         self, record: IntArray, metric: str, population: Population | None = None
@@ -150,18 +160,18 @@ class AnalysisPlan:
 
         `population` is by default the one over which the metric is judged.
         """
-        activity_metrics = self.experiment.activity_metrics
+        student_metrics = self.experiment.student_metrics
         if metric == RATED_SHARE_METRIC:
             return closed_rated_share_statistic(record, self.layout)
-        if metric in activity_metrics:
-            return closed_activity_statistic(record, self.layout, activity_metrics.index(metric))
+        if metric in student_metrics:
+            return closed_student_metric_statistic(record, self.layout, student_metrics.index(metric))
         index = self.metric_names.index(metric)
         return closed_metric_statistic(record, self.layout, index, population or self.experiment.population_of(metric))
 
-    def _max_mean(self, metric: str) -> float | None:
-        """Return the largest possible mean of a student for a guardrail's metric; None without a bound."""
-        if metric in {LATENCY_METRIC, RESPONSES_METRIC}:
-            return None
+    def max_mean(self, metric: str) -> float | None:
+        """Return the largest possible value of a student for a guardrail or student metric; None without a bound."""
         if metric == RETURN_DAYS_METRIC:
             return float(self.experiment.exposure_days - 1)
-        return 1.0 if metric == RATED_SHARE_METRIC else self.max_means[metric]
+        if metric == LATENCY_METRIC or (metric in self.experiment.student_metrics and not is_proportion(metric)):
+            return None
+        return 1.0 if is_proportion(metric) else self.max_means[metric]

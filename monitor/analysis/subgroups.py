@@ -9,9 +9,15 @@ from typing import Any, Final
 import msgspec
 
 from monitor.analysis.cohort_view import CohortView
-from monitor.clock import DAY_MS
+from monitor.config import ExperimentSettings
 from monitor.metrics import EXPOSURE_AGES, IntArray
-from monitor.stats import SegmentComparison, closed_subgroup_statistic, compare_segments, estimate_stratified
+from monitor.stats import (
+    SegmentComparison,
+    closed_subgroup_statistic,
+    compare_segments,
+    estimate_stratified,
+    is_cohort_closed,
+)
 
 _OPEN_EXPOSURE_AGE: Final = EXPOSURE_AGES[-1][1]
 """Name of the last range of days since first exposure, which has no end: returning students always add responses."""
@@ -56,7 +62,7 @@ def compute_subgroup_effects(view: CohortView, treatment: str) -> SubgroupEffect
     records_by_segment = {name: (index, view.closed_records) for index, name in enumerate(experiment.segments)}
     records_by_age = {}
     for age_index, (_, name) in enumerate(EXPOSURE_AGES if experiment.novelty else ()):
-        days = [day for day in view.days if _is_age_over(age_index, day, view.as_of_ms, experiment.closing_ms)]
+        days = [day for day in view.days if _is_age_over(age_index, day, experiment, view.as_of_ms)]
         subgroup_index = len(experiment.segments) + age_index
         records_by_age[name] = subgroup_index, view.sum_records(view.group_by_phase(days))
     open_age = {_OPEN_EXPOSURE_AGE: records_by_age.pop(_OPEN_EXPOSURE_AGE)} if records_by_age else {}
@@ -69,14 +75,14 @@ def compute_subgroup_effects(view: CohortView, treatment: str) -> SubgroupEffect
     )
 
 
-def _is_age_over(age_index: int, day: int, as_of_ms: int, closing_ms: int) -> bool:
+def _is_age_over(age_index: int, day: int, experiment: ExperimentSettings, as_of_ms: int) -> bool:
     """Return whether an exposure age and the following feedback window are over for students first exposed on a day.
 
     The last age has no end; the result is whether its first day is over.
     """
     is_last = age_index + 1 == len(EXPOSURE_AGES)
     end_age_days = EXPOSURE_AGES[age_index][0] + 1 if is_last else EXPOSURE_AGES[age_index + 1][0]
-    return (day + end_age_days) * DAY_MS + closing_ms <= as_of_ms
+    return is_cohort_closed(day, experiment.calendar, as_of_ms, end_age_days, experiment.closing_ms)
 
 
 def _compare_subgroups(

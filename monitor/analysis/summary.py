@@ -126,6 +126,10 @@ class VariantSummary:
     """Drift of the shown items by cell; None without the day or its reference."""
     coverage: ItemCoverage | None = None
     """None if items are not counted, if there are too many items, or if not requested."""
+    excluded_responses: int = 0
+    """Responses that a rule of `exclude` matches: no other number contains them."""
+    excluded_students: int = 0
+    """Students with an excluded response."""
 
     @property
     def rated_share(self) -> float | None:
@@ -155,6 +159,8 @@ class ExperimentSummary:
     newest_event_ms: int = 0
     """Time of the newest event of any experiment; 0 before the first event."""
     history: ExperimentHistory = field(default_factory=ExperimentHistory)
+    unit_id_name: str = "user id"
+    """What identifies a student for readers: the user id, or the field with the id of the group."""
 
     @property
     def last_event_at_ms(self) -> int | None:
@@ -331,6 +337,8 @@ def _variant_json(variant: VariantSummary, experiment_responses: int) -> dict[st
         "rated_share": variant.rated_share,
         "students": variant.students,
         "responses_without_user": variant.responses_without_user,
+        "excluded_responses": variant.excluded_responses,
+        "excluded_students": variant.excluded_students,
         "feedback": dict(variant.feedback),
         "responses_with_feedback": dict(variant.responses_with_feedback),
         "last_response_at": _format_optional_timestamp(variant.last_response_at_ms),

@@ -7,7 +7,7 @@ put an entry on top.
 The published ranking (`urgency`) is by counts. The urgency of an entry is x·0.7 − 4 + Σ w(age)·s: x is the number of
 its bad answers today, s the priority of an earlier day by itself, w a weight that falls with the age of that day. The
 priority is the logistic function of the urgency. A few bad answers therefore hardly count, about six give a priority of
-one half, and more than ten change little: with many responses all priorities are 1. Days are UTC days since 1970.
+one half, and more than ten change little: with many responses all priorities are 1. Days are the experiment's.
 
 Analysts correct the counts. A reaction of the kind `reviewed` to a bad answer sets how many bad answers this response
 counts as: see `bad_answer_count`. The latest review of a response applies. Each count is a function of one response, so
@@ -32,16 +32,17 @@ import numpy as np
 from monitor.analysis.item_scores import wilson_lower_bound
 from monitor.clock import DAY_MS
 from monitor.config import DecaySpec
+from monitor.days import DayCalendar
 from monitor.metrics import bad_answer_count, decay_weights
 
 BadAnswersByDay: TypeAlias = Mapping[str, Mapping[int, int]]
-"""Entry → UTC day since 1970 → bad answers of the entry on that day."""
+"""Entry → day since 1970 → bad answers of the entry on that day."""
 
 ReviewRanking: TypeAlias = Literal["share", "urgency"]
 """Order of a review list: by the share of bad answers, or by the published urgency of their counts."""
 
 REVIEW_DAYS: Final = 10
-"""UTC days of the share of bad answers: today and the days before today."""
+"""Days of the share of bad answers: today and the days before today."""
 PRIORITY_SCALE: Final = 0.7
 PRIORITY_SHIFT: Final = 4.0
 RECIPROCAL_DECAY: Final = DecaySpec("reciprocal-10d", half_life_ms=None, cutoff_ms=10 * DAY_MS)
@@ -101,13 +102,13 @@ class TriageEntry:
         }
 
 
-def count_bad_answers_by_day(bad_answers: Iterable[BadAnswer]) -> dict[str, Counter[int]]:
-    """Return entry → UTC day → bad answers, corrected by reviews; entries and days with a count of 0 are absent."""
+def count_bad_answers_by_day(bad_answers: Iterable[BadAnswer], calendar: DayCalendar) -> dict[str, Counter[int]]:
+    """Return entry → day → bad answers, corrected by reviews; entries and days with a count of 0 are absent."""
     counts: dict[str, Counter[int]] = {}
     for bad_answer in bad_answers:
         count = bad_answer_count(bad_answer.review_score)
         if count:
-            counts.setdefault(bad_answer.entry_name, Counter())[bad_answer.timestamp_ms // DAY_MS] += count
+            counts.setdefault(bad_answer.entry_name, Counter())[calendar.day_number(bad_answer.timestamp_ms)] += count
     return counts
 
 
@@ -165,7 +166,7 @@ def rank_for_review(
 ) -> tuple[TriageEntry, ...]:
     """Return the entries by falling priority, then urgency, then by name.
 
-    `responses` has the responses of each entry on the last `REVIEW_DAYS` days; `today` is a UTC day since 1970, later
+    `responses` has the responses of each entry on the last `REVIEW_DAYS` days; `today` is a day since 1970, later
     days are ignored. `decay`, `scale` and `shift` are those of the urgency.
 
     An earlier day enters the history with the `priority` of its own count, and with 0 if its count is 0. So an entry

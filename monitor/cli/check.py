@@ -17,6 +17,7 @@ from monitor.config import (
     DiscoverSettings,
     Settings,
     describe_set_changes,
+    exclusion_warnings,
     experiment_warnings,
     experiments_digest,
     parse_integer,
@@ -98,7 +99,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         parse_integer("--sample", arguments.sample, 1, _MAX_SAMPLE)
     names = ", ".join(experiment.name for experiment in settings.experiments)
     print(f"configuration  ok: {names or 'no experiments, commands declare them'}")
-    _print_warnings(experiment_warnings(settings.experiments))
+    _print_warnings([*experiment_warnings(settings.experiments), *exclusion_warnings(settings)])
     shard_count = settings.store.shards or 1
     errors: list[AbMonitorError] = []
     decoder: RecordDecoder | None = None

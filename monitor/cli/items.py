@@ -148,6 +148,7 @@ def _print_items_of_files(arguments: argparse.Namespace, settings: Settings) -> 
             relevant_grade=experiment.relevant_grade,
             prior_grades=scales[experiment.name],
             triage_kind=arguments.by or "query",
+            calendar=experiment.calendar,
             ranking=arguments.rank_by,
         )
         drift = None if since_ms is None else measure_drift(*count_students_by_category(responses, since_ms))

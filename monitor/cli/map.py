@@ -23,6 +23,7 @@ from monitor.config import (
     parse_choice,
 )
 from monitor.decoding import RecordDecoder, RecordTrace, RecordTracer, event_json, find_undeclared_name
+from monitor.engine import ExclusionRules
 from monitor.errors import InputRejected, UsageError, setting_text
 from monitor.events import REJECTION_REASONS, Response
 from monitor.export import DataConsole, id_text, simple_table, stdout_console
@@ -143,6 +144,9 @@ def _print_outcome(console: DataConsole, outcome: _Outcome, settings: Settings) 
             undeclared = find_undeclared_name(event.experiment, event.variant, settings.experiments)
             if undeclared is not None:
                 console.print(f"warning   the service skips the event: {undeclared}")
+            experiment = next((each for each in settings.experiments if each.name == event.experiment), None)
+            if event.is_excluded or (experiment is not None and ExclusionRules(experiment.exclude).match(event)):
+                console.print("excluded  a rule of exclude matches: the response is counted, but not compared")
         content = event_json(event, format_timestamp(event.timestamp_ms))
         console.print(f"event     {json.dumps(content, ensure_ascii=False)}")
     if trace.origins and trace.ignored_reason is None:
@@ -159,6 +163,9 @@ def _build_table(origins: Mapping[str, str | None], event_type: EventType) -> Ta
         if field in origins:
             absence = "no value, but required" if field in required else "no value"
             table.add_row(field, id_text(origins[field] or absence))
+    for field, path in origins.items():
+        if field not in (*required, *optional):
+            table.add_row(field, id_text(path or "no value"))
     unmapped = [field for field in optional if field not in origins]
     if unmapped:
         table.add_row("not mapped", ", ".join(unmapped))

@@ -19,11 +19,11 @@ from monitor.errors import DataLoss, join_reasons
 from monitor.export import simple_table, stdout_console
 from monitor.state import ShardedStore, VariantTotals, read_stored_experiments, read_variant_totals
 
-_PERIOD_DEFINITIONS: Final = ("starts_at_ms", "ends_at_ms")
+_RESPONSE_DEFINITIONS: Final = ("starts_at_ms", "ends_at_ms", "exclude")
 _LIMITING_DEFINITIONS: Final = {
-    "responses": _PERIOD_DEFINITIONS,
+    "responses": _RESPONSE_DEFINITIONS,
     "rated responses": (
-        *_PERIOD_DEFINITIONS,
+        *_RESPONSE_DEFINITIONS,
         "grades",
         "max_grade",
         "feedback_window_ms",
@@ -80,7 +80,7 @@ def compare_generations(
         elif losses:
             explanation = (
                 ", although Kafka has every offset, and no definition explains the difference. Possible causes are a "
-                "compacted topic, and lower values of limits or allowed_lateness"
+                "compacted topic, another `exclude` of a source, and lower values of limits or allowed_lateness"
             )
     if losses and not accept_loss:
         raise DataLoss(

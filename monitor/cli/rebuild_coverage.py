@@ -12,14 +12,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from monitor.clock import DAY_MS
 from monitor.config import KafkaSettings
 from monitor.sources import EARLIEST_OFFSET, ClusterAdmin
 from monitor.state import (
     REBUILD_LOSS_PREFIX,
     Position,
     ShardedStore,
-    read_first_response_day,
+    read_first_response_ms,
     read_lost_events,
     read_stored_experiments,
 )
@@ -134,9 +133,9 @@ def _first_relevant_time_ms(active_store: ShardedStore, next_store: ShardedStore
         for definition in definitions
         if definition.get("pre_period_ms")
     ]
-    day = read_first_response_day(active_store, next_experiments.keys())
-    if day is not None:
-        times_ms.append(day * DAY_MS)
+    first_response_ms = read_first_response_ms(active_store, next_experiments.keys())
+    if first_response_ms is not None:
+        times_ms.append(first_response_ms)
     return max(min(times_ms) - _MAX_CLOCK_SKEW_MS, _EPOCH_MS) if times_ms else None
 
 

@@ -19,7 +19,7 @@ from monitor.app import Service, open_store_connections, serve_http
 from monitor.cli.command_io import ACCEPT_REJECTED_VARIABLE, load_command_settings, settings_variables
 from monitor.cli.signals import call_on_signal, stop_on_signals
 from monitor.clock import wall_clock
-from monitor.config import ConfigWatcher, Settings, experiment_warnings, experiments_digest
+from monitor.config import ConfigWatcher, Settings, exclusion_warnings, experiment_warnings, experiments_digest
 from monitor.errors import AbMonitorError, ConfigError, InputRejected, StoreUnavailable, UsageError
 from monitor.pipeline import ExperimentDeclarations, ExperimentRegistry, Telemetry
 from monitor.sources import KafkaSource
@@ -79,7 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
         registry = ExperimentRegistry(registry_store, settings, origin, wall_clock)
         count_start(registry_store)
         stack.enter_context(_recorded_failure(registry_store))
-        for warning in (*experiment_warnings(settings.experiments), *read_server_warnings(registry_store)):
+        setting_warnings = (*experiment_warnings(settings.experiments), *exclusion_warnings(settings))
+        for warning in (*setting_warnings, *read_server_warnings(registry_store)):
             log.warning("unsafe setting reason=%s", warning)
         source = KafkaSource(kafka)
         stack.callback(source.close)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rich.console import RenderableType
@@ -60,7 +60,7 @@ def _source_parts(source: SourceSample, settings: Settings) -> Iterator[Renderab
     if source.rejections:
         yield _rejection_table(source)
     if source.mapped:
-        yield _field_table(source)
+        yield _field_table(source, settings.attributes)
     for name in source.empty_optional_fields():
         yield f"warning    the mapped field {name} has no value in the whole sample: compare its path with a message"
     suggestions = source.suggest()
@@ -83,12 +83,14 @@ def _rejection_table(source: SourceSample) -> Table:
     return table
 
 
-def _field_table(source: SourceSample) -> Table:
+def _field_table(source: SourceSample, attributes: Sequence[str]) -> Table:
+    """Return a table of the fields, and of the attributes if the source has responses."""
     required, optional = event_fields(source.settings.event_type)
     columns = ("field", "path of the value")
     table = simple_table("field", "filled", "absent", "path of the value", left_aligned=columns, overflow="fold")
-    mapped = set(source.settings.fields) | ({"items"} if source.settings.items else set())
-    for name in (*required, *optional):
+    attributes = attributes if source.settings.event_type == "response" else ()
+    mapped = {*source.settings.fields, *attributes} | ({"items"} if source.settings.items else set())
+    for name in (*required, *optional, *attributes):
         if source.settings.wire_format != "native" and name not in mapped:
             continue
         paths = [

@@ -5,6 +5,7 @@
 - `config_watcher`: reloads changed files in a running service
 - `experiment_tables`, `metric_tables`, `criteria`: parsers of an experiment's table
 - `definitions`: the settings that sums depend on
+- `exclusion`: parsers of rules of exclusion and of units
 - `sources`, `paths`: parsers of `[[kafka.sources]]` and of its paths
 - `running_changes`: what a changed configuration changes in a running experiment
 - `digest`: a digest of all settings. `declared_set`: the versioned set of declared experiments
@@ -37,10 +38,11 @@ from monitor.config.declared_set import (
 )
 from monitor.config.definitions import aggregate_definitions, definition_differences, describe_duration
 from monitor.config.digest import config_digest, experiments_digest, mapping_digest
+from monitor.config.exclusion import exclusion_warnings
 from monitor.config.experiment_tables import MAX_GAIN, MAX_NAME_LENGTH, experiment_warnings, is_name
 from monitor.config.loading import load_settings, parse_declarations, parse_settings
 from monitor.config.metric_tables import parse_ranking_metrics
-from monitor.config.paths import Lookup, Path, Step, member_text
+from monitor.config.paths import Lookup, Path, Step, member_text, parse_path
 from monitor.config.running_changes import (
     ChangeKind,
     carry_allocations,
@@ -48,16 +50,21 @@ from monitor.config.running_changes import (
     describe_criteria_changes,
 )
 from monitor.config.settings import (
-    ACTIVITY_METRICS,
     EMPTY_METRIC,
     LATENCY_ABOVE_PREFIX,
     LATENCY_METRIC,
     NO_CATEGORY,
     OTHER_CATEGORY,
+    PER_STUDENT_PREFIX,
     RATED_SHARE_METRIC,
     RESPONSES_METRIC,
     RETURN_DAYS_METRIC,
+    SESSION_RESPONSES_METRIC,
+    SESSIONS_METRIC,
+    SESSIONS_WITH_PREFIX,
     SHARE_PREFIX,
+    STUDENT_METRICS,
+    UNIT_FIELDS,
     AllocationSettings,
     DecaySpec,
     DecisionSettings,
@@ -68,6 +75,7 @@ from monitor.config.settings import (
     EventType,
     ExperimentSettings,
     FieldMapping,
+    FieldPatterns,
     FieldValue,
     GradeRule,
     GuardrailSettings,
@@ -93,7 +101,6 @@ from monitor.config.sources import event_fields, native_fields, value_text
 from monitor.config.values import parse_choice, parse_instant_ms, parse_integer, read_lines, similar_name
 
 __all__ = [
-    "ACTIVITY_METRICS",
     "EMPTY_METRIC",
     "LATENCY_ABOVE_PREFIX",
     "LATENCY_METRIC",
@@ -101,10 +108,16 @@ __all__ = [
     "MAX_NAME_LENGTH",
     "NO_CATEGORY",
     "OTHER_CATEGORY",
+    "PER_STUDENT_PREFIX",
     "RATED_SHARE_METRIC",
     "RESPONSES_METRIC",
     "RETURN_DAYS_METRIC",
+    "SESSIONS_METRIC",
+    "SESSIONS_WITH_PREFIX",
+    "SESSION_RESPONSES_METRIC",
     "SHARE_PREFIX",
+    "STUDENT_METRICS",
+    "UNIT_FIELDS",
     "AllocationSettings",
     "ChangeKind",
     "ConfigWatcher",
@@ -121,6 +134,7 @@ __all__ = [
     "ExperimentChange",
     "ExperimentSettings",
     "FieldMapping",
+    "FieldPatterns",
     "FieldValue",
     "GradeRule",
     "GuardrailSettings",
@@ -164,6 +178,7 @@ __all__ = [
     "dropped_variants",
     "encode_declared_set",
     "event_fields",
+    "exclusion_warnings",
     "experiment_warnings",
     "experiments_digest",
     "is_name",
@@ -176,6 +191,7 @@ __all__ = [
     "parse_declarations",
     "parse_instant_ms",
     "parse_integer",
+    "parse_path",
     "parse_ranking_metrics",
     "parse_settings",
     "read_lines",

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import datetime
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, get_args
+from zoneinfo import ZoneInfo
 
-from monitor.clock import DAY_MS
-from monitor.config.metric_tables import ANSWER_FORMATS, MAX_LATENCY_MS, parse_answer_metric
+from monitor.config.metric_tables import (
+    ANSWER_FORMATS,
+    MAX_LATENCY_MS,
+    STUDENT_FORMATS,
+    check_student_metric,
+    is_student_metric,
+    parse_answer_metric,
+)
 from monitor.config.settings import (
-    ACTIVITY_METRICS,
     LATENCY_METRIC,
     RATED_SHARE_METRIC,
     RETURN_DAYS_METRIC,
@@ -87,10 +94,11 @@ def _find_doubtful_criteria(experiment: ExperimentSettings) -> Iterator[str]:
             'ideal to "constant"'
         )
     for index, allocation in enumerate(experiment.decision.allocations):
-        if allocation.from_ms % DAY_MS:
+        if not experiment.calendar.is_start(allocation.from_ms):
             yield (
-                f"allocations[{index}].from is not midnight in UTC: the whole UTC day is left out of the sample ratio "
-                "and of the comparisons that decide. Set the time to midnight, such as 2026-11-01T00:00:00Z"
+                f"allocations[{index}].from is not midnight in {experiment.day_zone}: the whole day is left out of the "
+                "sample ratio and of the comparisons that decide. Set the time to midnight, such as "
+                f"{_next_midnight(experiment, allocation)}"
             )
     for index, guardrail in enumerate(experiment.decision.guardrails):
         if guardrail.metric == LATENCY_METRIC and guardrail.timeout_ms is None:
@@ -98,6 +106,12 @@ def _find_doubtful_criteria(experiment: ExperimentSettings) -> Iterator[str]:
                 f"guardrails[{index}] is on {LATENCY_METRIC} without timeout_ms: the guardrail cannot allow for rare "
                 "time-outs that have not occurred yet. Set timeout_ms to the time-out of the chatbot, such as 30000"
             )
+
+
+def _next_midnight(experiment: ExperimentSettings, allocation: AllocationSettings) -> str:
+    """Return the end of the day within which an allocation begins, in ISO 8601 with the offset of the day's zone."""
+    end_ms = experiment.calendar.end_ms(experiment.calendar.day_number(allocation.from_ms))
+    return datetime.fromtimestamp(end_ms / 1000, ZoneInfo(experiment.day_zone)).isoformat()
 
 
 def _max_effect(metric: str, experiment: ExperimentSettings) -> float:
@@ -225,13 +239,15 @@ def _parse_guardrail_metric(key: str, value: object, experiment: ExperimentSetti
 
     An experiment without metrics, because the metrics are wrong, may have any metric.
     """
+    if isinstance(value, str) and is_student_metric(value):
+        check_student_metric(key, value, experiment.metrics)
+        if value == RETURN_DAYS_METRIC and experiment.exposure_days == 1:
+            raise ConfigError(key, value, "exposure_days of at least 2, so that students can return")
+        return value
     metric = parse_answer_metric(key, value) if isinstance(value, str) else None
     if metric is not None:
         return metric.name
     if not experiment.metrics and isinstance(value, str) and "@" in value:
         return value
     names = [metric.name for metric in experiment.metrics if metric.is_ranking]
-    choice = parse_choice(key, value, (*names, RATED_SHARE_METRIC, *ACTIVITY_METRICS, *ANSWER_FORMATS))
-    if choice == RETURN_DAYS_METRIC and experiment.exposure_days == 1:
-        raise ConfigError(key, choice, "exposure_days of at least 2, so that students can return")
-    return choice
+    return parse_choice(key, value, (*names, RATED_SHARE_METRIC, *ANSWER_FORMATS, *STUDENT_FORMATS))

@@ -14,6 +14,7 @@ import msgspec
 
 from monitor.config.definitions import aggregate_definitions, definition_differences
 from monitor.config.digest import experiments_digest
+from monitor.config.exclusion import MAX_VARIANTS_WITH_EXCLUDE
 from monitor.config.experiment_tables import MAX_VARIANTS
 from monitor.config.running_changes import (
     ChangeKind,
@@ -434,10 +435,11 @@ class _SetBuilder:
             )
             return
         carried = carry_allocations(declared.settings, configured, self._now_ms)
-        if len(carried.variants) > MAX_VARIANTS:
+        max_variants = MAX_VARIANTS_WITH_EXCLUDE if carried.exclude else MAX_VARIANTS
+        if len(carried.variants) > max_variants:
             raise UsageError(
                 f"experiment {setting_text(configured.name)}: {len(carried.variants)} variants with the dropped ones, "
-                f"expected at most {MAX_VARIANTS}. Declare a new experiment"
+                f"expected at most {max_variants}. Declare a new experiment"
             )
         if declared.archived_ms is not None:
             again = self._with_new_definition(declared, carried, source, "counted again after it was archived")

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from monitor.clock import DAY_MS, HOUR_MS
 from monitor.config.settings import ExperimentSettings, ItemSettings
+from monitor.days import UTC_ZONE
 from monitor.errors import count_noun, setting_text
 
 _UNITS: Final = {"d": DAY_MS, "h": HOUR_MS, "m": 60_000, "s": 1000}
@@ -23,8 +24,14 @@ def aggregate_definitions(experiment: ExperimentSettings) -> dict[str, Any]:
     """
     gain, pre_period_ms = experiment.gain, experiment.pre_period_ms
     return {
-        **({"activity": list(experiment.activity_metrics)} if experiment.activity_metrics else {}),
+        **({"student_metrics": list(experiment.student_metrics)} if experiment.student_metrics else {}),
+        **({"day": experiment.day_zone} if experiment.day_zone != UTC_ZONE else {}),
         **({"unit": experiment.unit} if experiment.unit != "user" else {}),
+        **(
+            {"exclude": {field: list(patterns) for field, patterns in sorted(experiment.exclude.items())}}
+            if experiment.exclude
+            else {}
+        ),
         **({"primary": experiment.primary} if _depends_on_primary(experiment) else {}),
         **({"novelty": True} if experiment.novelty else {}),
         **({"pre_period_ms": pre_period_ms} if pre_period_ms else {}),
@@ -155,9 +162,9 @@ def _describe_item_value(key: str, value: Any) -> str:
     return describe_value(value)
 
 
-_LISTS_OF_NAMES: Final = {"activity", "variants", "metrics", "categories", "decay"}
+_LISTS_OF_NAMES: Final = {"student_metrics", "variants", "metrics", "categories", "decay"}
 _SETTING_NAMES: Final = {
-    "activity": "guardrails",
+    "student_metrics": "metrics",
     "pre_period_ms": "pre_period",
     "feedback_window_ms": "feedback_window",
     "feedback_clock_tolerance_ms": "feedback_clock_tolerance",

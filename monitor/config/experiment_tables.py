@@ -15,6 +15,7 @@ from typing import Any, Final, TypeGuard, TypeVar, cast, get_args
 
 from monitor.clock import DAY_MS
 from monitor.config.criteria import DECISION_KEYS, decision_warnings, parse_decision
+from monitor.config.exclusion import parse_exclude, parse_unit
 from monitor.config.metric_tables import (
     ANSWER_FORMATS,
     MAX_KIND_LENGTH,
@@ -23,11 +24,11 @@ from monitor.config.metric_tables import (
     parse_kind_groups,
     parse_kinds,
     parse_metrics,
+    parse_student_metrics,
 )
 from monitor.config.settings import (
     NO_CATEGORY,
     OTHER_CATEGORY,
-    AnalysisUnit,
     DecaySpec,
     DriftSettings,
     ExperimentSettings,
@@ -49,10 +50,12 @@ from monitor.config.values import (
     parse_number,
     parse_shares,
     parse_text,
+    parse_zone,
     read_lines,
     rename_misspelt_keys,
     similar_name,
 )
+from monitor.days import UTC_ZONE
 from monitor.errors import ConfigError
 
 Setting = TypeVar("Setting")
@@ -61,7 +64,7 @@ _KEYS: Final = {
     "name", "control", "variants", "starts_at", "ends_at", "primary", "gain", "discount", "ideal",
     "max_grade", "relevant_grade", "grades", "feedback_window", "feedback_clock_tolerance", "allowed_lateness",
     "retention", "decay", "categories", "drift", "items", "exposure_days", "novelty", "pre_period",
-    "unit", "closing_delay", *METRIC_KEYS, *DECISION_KEYS,
+    "unit", "exclude", "closing_delay", "day", *METRIC_KEYS, *DECISION_KEYS,
 }  # fmt: skip
 _DEFAULT_METRICS: Final = ("dcg@5", "ndcg@5", "success@5")
 _RECIPROCAL_DECAY: Final = re.compile(r"reciprocal-([1-9][0-9]{0,2})d")
@@ -106,6 +109,9 @@ def parse_experiment(table: Mapping[str, Any], experiment_key: str) -> Experimen
     metrics: tuple[MetricSpec, ...] = ()
     with problems.collect():
         metrics = parse_metrics(experiment_key, table, _DEFAULT_METRICS)
+    student_metrics: tuple[str, ...] = ()
+    with problems.collect():
+        student_metrics = parse_student_metrics(experiment_key, table, metrics)
     names = [metric.name for metric in metrics if not metric.is_guardrail_only]
     has_ranking = not metrics or metrics[0].is_ranking
     gain: NamedGain | Mapping[float, float] = read(_parse_gain, "gain", "linear", "linear")
@@ -116,7 +122,8 @@ def parse_experiment(table: Mapping[str, Any], experiment_key: str) -> Experimen
         name=read(_parse_name, "name", None, ""),
         control=read(partial(parse_choice, choices=variants), "control", None, "") if variants else "",
         variants=variants,
-        unit=read(partial(parse_choice, choices=get_args(AnalysisUnit)), "unit", "user", "user"),
+        unit=read(parse_unit, "unit", "user", "user"),
+        exclude=read(parse_exclude, "exclude", {}, {}),
         starts_at_ms=read(_parse_optional_instant_ms, "starts_at", None, None),
         ends_at_ms=read(_parse_optional_instant_ms, "ends_at", None, None),
         metrics=metrics,
@@ -134,6 +141,7 @@ def parse_experiment(table: Mapping[str, Any], experiment_key: str) -> Experimen
             {"rating": "score"} if has_ranking else {},
             {},
         ),
+        student_metrics=student_metrics,
         exclusive_kinds=read(parse_kind_groups, "exclusive_kinds", [], ()),
         additive_kinds=read(parse_kinds, "additive_kinds", [], ()),
         feedback_window_ms=read(parse_duration_ms, "feedback_window", "24h", DAY_MS),
@@ -150,6 +158,7 @@ def parse_experiment(table: Mapping[str, Any], experiment_key: str) -> Experimen
             {},
             DriftSettings(),
         ),
+        day_zone=read(parse_zone, "day", UTC_ZONE, UTC_ZONE),
         exposure_days=read(partial(parse_integer, minimum=1, maximum=90), "exposure_days", 3, 3),
         novelty=read(parse_boolean, "novelty", default=False, fallback=False),
         pre_period_ms=read(_parse_pre_period_ms, "pre_period", None, None),
@@ -296,7 +305,9 @@ def _variants_without_shares(value: object) -> Mapping[str, float]:
 
 def _default_primary(table: Mapping[str, Any], names: Sequence[str]) -> str:
     """Return dcg@5 if it is a metric, else the first metric of the table."""
-    return "dcg@5" if "dcg@5" in names or not names else str(table["metrics"][0])
+    if "dcg@5" in names or not names:
+        return "dcg@5"
+    return next(str(name) for name in table["metrics"] if name in names)
 
 
 def _parse_primary(key: str, value: object, names: Sequence[str]) -> str:

@@ -25,6 +25,7 @@ from monitor.config.config_files import (
     read_config_files,
     referenced_files,
 )
+from monitor.config.exclusion import find_exclusion_errors
 from monitor.config.experiment_tables import MAX_NAME_LENGTH, is_name, parse_experiment
 from monitor.config.line_numbers import find_line, read_line_numbers
 from monitor.config.settings import (
@@ -175,7 +176,10 @@ def parse_settings(document: Mapping[str, Any], environ: Mapping[str, str]) -> S
             sections[section] = _parse_section(section, document, variables)
     problems.errors += map(_unknown_variable_error, variables)
     problems.raise_errors()
-    return Settings(experiments=experiments, **sections)
+    settings = Settings(experiments=experiments, **sections)
+    problems.errors += find_exclusion_errors(settings)
+    problems.raise_errors()
+    return settings
 
 
 def parse_declarations(name: str, text: str, *, may_name_files: bool = True) -> tuple[ExperimentSettings, ...]:
@@ -201,8 +205,9 @@ def _named_file_errors(document: Mapping[str, Any]) -> Iterator[ConfigError]:
     experiments = document.get("experiments")
     for index, table in enumerate(experiments if isinstance(experiments, list) else []):
         for table_name, members in table.items() if isinstance(table, dict) else ():
-            # The keys of `grades` are kinds of feedback.
-            for key, value in members.items() if isinstance(members, dict) and table_name != "grades" else ():
+            # The keys of `grades` are kinds of feedback, those of `exclude` fields.
+            has_other_keys = table_name in {"grades", "exclude"}
+            for key, value in members.items() if isinstance(members, dict) and not has_other_keys else ():
                 if isinstance(value, str) and (key in FILE_KEYS or similar_name(key, FILE_KEYS)):
                     yield ConfigError(
                         f"experiments[{index}].{table_name}.{key}",

@@ -13,7 +13,10 @@ from monitor.config.settings import (
     EMPTY_METRIC,
     LATENCY_ABOVE_PREFIX,
     LATENCY_METRIC,
+    PER_STUDENT_PREFIX,
+    SESSIONS_WITH_PREFIX,
     SHARE_PREFIX,
+    STUDENT_METRICS,
     MetricSpec,
     RankingMeasure,
 )
@@ -26,6 +29,7 @@ ANSWER_FORMATS: Final = (
     "share:KIND", "share:KIND>=T", "score:KIND", "sum:KIND", LATENCY_METRIC, "latency_above_ms:T", "items_shown",
     EMPTY_METRIC,
 )  # fmt: skip
+STUDENT_FORMATS: Final = (*STUDENT_METRICS, f"{PER_STUDENT_PREFIX}METRIC", f"{SESSIONS_WITH_PREFIX}METRIC")
 MAX_KIND_LENGTH: Final = 64
 MAX_LATENCY_MS: Final = 86_400_000.0
 _MAX_METRICS: Final = 20
@@ -110,13 +114,53 @@ def parse_metrics(experiment_key: str, table: Mapping[str, Any], default: Sequen
     return tuple(resolved)
 
 
+def parse_student_metrics(
+    experiment_key: str, table: Mapping[str, Any], metrics: Sequence[MetricSpec]
+) -> tuple[str, ...]:
+    """Return the student metrics of an experiment's table and of its guardrails, sorted.
+
+    Raises the error of a metric in a name that is not one of `metrics`; of no metric if `metrics` are wrong.
+    """
+    declared = table.get("metrics")
+    names = {name for name in (declared if isinstance(declared, list) else []) if is_student_metric(name)}
+    for name in sorted(names):
+        check_student_metric(f"{experiment_key}.metrics", name, metrics)
+    names |= {name for guardrail in _guardrail_tables(table) if is_student_metric(name := guardrail.get("metric"))}
+    known_names = {metric.name for metric in metrics}
+    return tuple(sorted(name for name in names if name in STUDENT_METRICS or name.partition(":")[2] in known_names))
+
+
+def is_student_metric(name: object) -> bool:
+    """Return whether a name is that of a student metric, or begins like one."""
+    return isinstance(name, str) and (
+        name in STUDENT_METRICS or name.startswith((PER_STUDENT_PREFIX, SESSIONS_WITH_PREFIX))
+    )
+
+
+def check_student_metric(key: str, name: str, metrics: Sequence[MetricSpec]) -> None:
+    """Raise `ConfigError` if the name of a student metric has a metric that is not one of `metrics`."""
+    prefix, separator, metric = name.partition(":")
+    if separator and metrics and metric not in {each.name for each in metrics}:
+        names = ", ".join(each.name for each in metrics)
+        raise ConfigError(key, name, f"{prefix}:METRIC, with one of the metrics {names}")
+
+
 def parse_ranking_metrics(key: str, value: object) -> tuple[MetricSpec, ...]:
     """Return the ranking metrics of a list of names; raises the errors of all invalid names."""
-    metrics = _parse_names(key, value)
-    for metric in metrics:
-        if not metric.is_ranking:
-            raise ConfigError(key, metric.name, f"one of {', '.join(RANKING_FORMATS)}, with k from 1 to {_MAX_K}")
-    return metrics
+    if not isinstance(value, list) or not value:
+        raise ConfigError(key, value, "a list of metrics")
+    problems = ConfigProblems()
+    metrics = []
+    for name in value:
+        with problems.collect():
+            metric = _parse_ranking_name(name)
+            if metric is None:
+                raise ConfigError(key, name, f"one of {', '.join(RANKING_FORMATS)}, with k from 1 to {_MAX_K}")
+            metrics.append(metric)
+    problems.raise_errors()
+    if len(set(metrics)) < len(metrics):
+        raise ConfigError(key, value, "every metric once")
+    return tuple(metrics)
 
 
 def parse_answer_metric(key: str, name: str) -> MetricSpec | None:
@@ -186,25 +230,33 @@ def _parse_names(key: str, value: object) -> tuple[MetricSpec, ...]:
     problems = ConfigProblems()
     metrics = []
     for name in value:
-        with problems.collect():
-            metrics.append(_parse_name(key, name))
+        if not is_student_metric(name):
+            with problems.collect():
+                metrics.append(_parse_name(key, name))
     problems.raise_errors()
+    if not metrics:
+        raise ConfigError(key, value, "a metric of responses besides those of students, as the primary metric")
     if len(set(metrics)) < len(metrics):
         raise ConfigError(key, value, "every metric once")
     return tuple(metrics)
 
 
-def _parse_name(key: str, name: object) -> MetricSpec:
+def _parse_ranking_name(name: object) -> MetricSpec | None:
+    """Return the ranking metric with a name; None for another name."""
     match = _RANKING_NAME.fullmatch(name) if isinstance(name, str) else None
     if match is not None:
         for measure in get_args(RankingMeasure):
             if measure == match[1] and int(match[2]) <= _MAX_K:
                 return MetricSpec(match[0], measure, int(match[2]))
-    metric = None
-    if isinstance(name, str) and not name.startswith(_OLD_SHARE_PREFIX):
+    return None
+
+
+def _parse_name(key: str, name: object) -> MetricSpec:
+    metric = _parse_ranking_name(name)
+    if metric is None and isinstance(name, str) and not name.startswith(_OLD_SHARE_PREFIX):
         metric = parse_answer_metric(key, name)
     if metric is None:
-        formats = ", ".join((*RANKING_FORMATS, *ANSWER_FORMATS))
+        formats = ", ".join((*RANKING_FORMATS, *ANSWER_FORMATS, *STUDENT_FORMATS))
         raise ConfigError(key, name, f"one of {formats}, with k from 1 to {_MAX_K}{_spelling_hint(name)}")
     return metric
 
@@ -216,7 +268,8 @@ def _spelling_hint(name: object) -> str:
     if name.startswith(_OLD_SHARE_PREFIX):
         return f"; did you mean {name.replace(_OLD_SHARE_PREFIX, SHARE_PREFIX, 1)}?"
     word, separator, parameter = name.partition("@" if "@" in name else ":")
-    words = {"@": get_args(RankingMeasure), ":": _PARAMETER_PREFIXES, "": tuple(_EVENT_METRICS)}[separator]
+    prefixes = (*_PARAMETER_PREFIXES, PER_STUDENT_PREFIX.rstrip(":"), SESSIONS_WITH_PREFIX.rstrip(":"))
+    words = {"@": get_args(RankingMeasure), ":": prefixes, "": (*_EVENT_METRICS, *STUDENT_METRICS)}[separator]
     similar_word = similar_name(word, words)
     return f"; did you mean {similar_word}{separator}{parameter}?" if similar_word and similar_word != word else ""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias, cast, get_args
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 PathRoot = Literal[
     "value", "element", "index", "envelope", "headers", "key", "timestamp", "topic", "partition", "offset"
@@ -131,6 +133,20 @@ _PATH_FORM: Final = 'a path such as payload.id, "name.with.dots".id, hits[0].id,
 def is_plain_name(name: str) -> bool:
     """Return whether a path may contain the name of a member without quotes."""
     return re.fullmatch(_NAME, name) is not None and not name.isdecimal() and name != "*"
+
+
+def dotted_members(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (path, value) of all members of a table: an unquoted key with dots is a table in a table.
+
+    >>> list(dotted_members({"user": {"role": ["teacher"]}}))
+    [('user.role', ['teacher'])]
+    """
+    for name, value in table.items():
+        step = name if not prefix or is_plain_name(name) else json.dumps(name, ensure_ascii=False)
+        if isinstance(value, dict) and value:
+            yield from dotted_members(value, f"{prefix}{step}.")
+        else:
+            yield prefix + step, value
 
 
 def _unquote(text: str) -> str:

@@ -111,7 +111,7 @@ def _guardrail_changes(previous: ExperimentSettings, configured: ExperimentSetti
 
 def _metrics_with_new_sums(previous: ExperimentSettings, configured: ExperimentSettings) -> set[str]:
     old, new = (
-        {*(metric.name for metric in experiment.metrics), *experiment.activity_metrics}
+        {*(metric.name for metric in experiment.metrics), *experiment.student_metrics}
         for experiment in (previous, configured)
     )
     return old ^ new

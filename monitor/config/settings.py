@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 from monitor.config.paths import Path
 from monitor.config.values import parse_choice
+from monitor.days import UTC_ZONE, DayCalendar, day_calendar
 from monitor.errors import UsageError, setting_text
 
 NamedGain = Literal["linear", "exp2"]
@@ -17,7 +18,6 @@ NamedDiscount = Literal["log2", "log2-from-2", "reciprocal"]
 NdcgIdeal = Literal["shown", "constant"]
 Population = Literal["rated", "all"]
 HarmfulDirection = Literal["up", "down"]
-AnalysisUnit = Literal["user", "group"]
 KafkaClientName = Literal["kafka-python", "confluent"]
 EventType = Literal["response", "feedback"]
 WireFormat = Literal["native", "auto", "json", "avro", "protobuf"]
@@ -26,6 +26,13 @@ EnvelopeMode = Literal["auto", "none"]
 Tombstones = Literal["ignore", "reject"]
 Cast = Literal["text", "number", "truthy", "s", "ms", "us", "ns", "iso"]
 FieldValue = str | float | bool
+FieldPatterns = Mapping[str, tuple[str, ...]]
+"""Field of a response → shell patterns as in `fnmatch`, with case. A response that matches any of them is excluded."""
+
+UNIT_FIELDS: Mapping[str, str] = MappingProxyType({"user": "user_id", "group": "group_id"})
+"""Unit of the assignment → field of its id. Any other unit is the name of the field."""
+ASSIGNED_FIELDS = ("user_id", "group_id", "category")
+"""The fields of every response that rules of exclusion may name; other names are attributes."""
 
 OTHER_CATEGORY = "other"
 NO_CATEGORY = "none"
@@ -40,16 +47,28 @@ LATENCY_METRIC = "latency_ms"
 LATENCY_ABOVE_PREFIX = "latency_above_ms:"
 EMPTY_METRIC = "empty"
 RATED_SHARE_METRIC = "rated_share"
+"""The last one is a guardrail metric only: the share of rated responses."""
+
 RESPONSES_METRIC = "responses_per_student"
 RETURN_DAYS_METRIC = "return_days"
-"""The last three are guardrail metrics only: the share of rated responses, a student's responses, and the days with
-responses after the day of first exposure, both within the exposure window."""
-ACTIVITY_METRICS = (RESPONSES_METRIC, RETURN_DAYS_METRIC)
+SESSIONS_METRIC = "sessions_per_student"
+SESSION_RESPONSES_METRIC = "responses_per_session"
+PER_STUDENT_PREFIX = "per_student:"
+SESSIONS_WITH_PREFIX = "sessions_with:"
+"""Student metrics: a student has one value for the exposure window, so they have no value for a response.
+
+A student's responses; the days with responses after the day of first exposure; the sessions; responses per session; the
+sum of a metric over the responses; the share of sessions in which a response has a value of the metric above 0.
+"""
+STUDENT_METRICS = (RESPONSES_METRIC, RETURN_DAYS_METRIC, SESSIONS_METRIC, SESSION_RESPONSES_METRIC)
+"""The student metrics without a prefix."""
 
 
 def is_proportion(metric: str) -> bool:
-    """Return whether a metric is a share of responses, between 0 and 1."""
-    return metric in {RATED_SHARE_METRIC, EMPTY_METRIC} or metric.startswith((SHARE_PREFIX, LATENCY_ABOVE_PREFIX))
+    """Return whether a metric is a share of responses or sessions, between 0 and 1."""
+    return metric in {RATED_SHARE_METRIC, EMPTY_METRIC} or metric.startswith(
+        (SHARE_PREFIX, LATENCY_ABOVE_PREFIX, SESSIONS_WITH_PREFIX)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +133,10 @@ class SourceSettings:
     """Field of the event → mapping; empty for the native format."""
     items: ItemsMapping | None = None
     """None for feedback, and for the native format."""
+    attributes: Mapping[str, FieldMapping] | None = None
+    """Attribute of a response → mapping; None if the name of an attribute is its path."""
+    exclude: FieldPatterns = field(default_factory=lambda: MappingProxyType({}))
+    """Rules by which responses of the source are excluded from every experiment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,11 +435,14 @@ class ExperimentSettings:
     control: str
     variants: Mapping[str, float]
     """Intended share of students by variant, in the order of the settings; the sum is 1 after loading."""
-    unit: AnalysisUnit = "user"
-    """The unit that is assigned to a variant: a student, or a group of students such as a class (`group_id`).
+    unit: str = "user"
+    """The unit that is assigned to a variant: a student (user), or a group of students such as a class.
 
-    With groups, every sum over students is over groups.
+    A group has the field `group_id` (group), or the field that the unit names. With groups, every sum over students is
+    over groups.
     """
+    exclude: FieldPatterns = field(default_factory=lambda: MappingProxyType({}))
+    """Rules by which responses are excluded: they are counted, but not compared."""
     starts_at_ms: int | None = None
     ends_at_ms: int | None = None
     metrics: tuple[MetricSpec, ...] = ()
@@ -429,6 +455,8 @@ class ExperimentSettings:
     max_grade: float = 4
     relevant_grade: float = 3
     grades: Mapping[str, GradeRule] = field(default_factory=lambda: MappingProxyType({"rating": "score"}))
+    student_metrics: tuple[str, ...] = ()
+    """The student metrics of the settings and of the guardrails, sorted."""
     exclusive_kinds: tuple[tuple[str, ...], ...] = ()
     """Groups of kinds of feedback that replace each other, such as a thumb up and a thumb down."""
     additive_kinds: tuple[str, ...] = ()
@@ -446,8 +474,10 @@ class ExperimentSettings:
     drift: DriftSettings = DriftSettings()
     items: ItemSettings | None = None
     """None: items are not counted."""
+    day_zone: str = UTC_ZONE
+    """The time zone whose dates are the days of the experiment."""
     exposure_days: int = 3
-    """Length of a student's exposure window in UTC days, including the day of first exposure."""
+    """Length of a student's exposure window in days of the experiment, including the day of first exposure."""
     novelty: bool = False
     """Whether effects by days since first exposure are computed."""
     pre_period_ms: int | None = None
@@ -465,6 +495,16 @@ class ExperimentSettings:
         return tuple(metric for metric in self.metrics if metric.is_ranking)
 
     @property
+    def unit_field(self) -> str:
+        """The field with the id of the unit."""
+        return UNIT_FIELDS.get(self.unit, self.unit)
+
+    @property
+    def attributes(self) -> frozenset[str]:
+        """The attributes of a response that the experiment needs."""
+        return frozenset({self.unit_field, *self.exclude}).difference(ASSIGNED_FIELDS)
+
+    @property
     def answer_metrics(self) -> tuple[MetricSpec, ...]:
         """The metrics of an answer as a whole; the last of `metrics`."""
         return tuple(metric for metric in self.metrics if not metric.is_ranking)
@@ -472,6 +512,11 @@ class ExperimentSettings:
     def find_metric(self, name: str) -> MetricSpec:
         """Return the metric with a name; raises KeyError for another name."""
         return {metric.name: metric for metric in self.metrics}[name]
+
+    def is_lower_better(self, metric: str) -> bool:
+        """Return whether a fall of a metric is an improvement; a student metric is like the metric in its name."""
+        name = metric.removeprefix(PER_STUDENT_PREFIX).removeprefix(SESSIONS_WITH_PREFIX)
+        return any(each.lower_is_better for each in self.metrics if each.name == name)
 
     def population_of(self, metric: str) -> Population:
         """Return the population over which a metric is judged; an answer metric is over the responses with a value."""
@@ -485,10 +530,9 @@ class ExperimentSettings:
         return "all" if self.find_metric(self.primary).may_be_silent else None
 
     @property
-    def activity_metrics(self) -> tuple[str, ...]:
-        """The guardrail metrics that count the activity of a student, in stored order."""
-        names = {guardrail.metric for guardrail in self.decision.guardrails}
-        return tuple(name for name in ACTIVITY_METRICS if name in names)
+    def uses_sessions(self) -> bool:
+        """Whether a student metric needs the sessions of responses."""
+        return any("session" in name.partition(":")[0] for name in self.student_metrics)
 
     @property
     def primary_may_be_undefined(self) -> bool:
@@ -513,6 +557,11 @@ class ExperimentSettings:
         return (NO_CATEGORY, *sorted(self.categories), OTHER_CATEGORY) if self.categories else ()
 
     @property
+    def calendar(self) -> DayCalendar:
+        """The days of the experiment."""
+        return day_calendar(self.day_zone)
+
+    @property
     def closing_ms(self) -> int:
         """The time in ms from the end of a cohort's exposure window until the cohort is closed."""
         return self.feedback_window_ms + self.closing_delay_ms
@@ -535,6 +584,17 @@ class Settings:
     discover: DiscoverSettings = DiscoverSettings()
     deselected_experiments: frozenset[str] = frozenset()
     """Names of the experiments of the file that the command leaves out."""
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """The attributes of responses that an experiment or a source needs, sorted."""
+        excluded_fields = (field for source in self.kafka.sources for field in source.exclude)
+        names = {*excluded_fields, *(name for experiment in self.experiments for name in experiment.attributes)}
+        return tuple(sorted(names.difference(ASSIGNED_FIELDS)))
+
+    def excludes_responses(self, experiment: ExperimentSettings) -> bool:
+        """Return whether responses of an experiment may be excluded, by its own rules or by those of a source."""
+        return bool(experiment.exclude) or any(source.exclude for source in self.kafka.sources)
 
     def select_experiment(self, name: str, argument: str = "--experiment") -> Settings:
         """Return the settings with a single experiment; raises `UsageError` with `argument` for an unknown name."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 from types import MappingProxyType
@@ -13,12 +13,15 @@ from typing import Any, Final, cast, get_args
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from monitor.config.paths import Path, is_plain_name, parse_path
+from monitor.config.exclusion import parse_attribute_name, parse_exclude
+from monitor.config.paths import Path, dotted_members, parse_path
 from monitor.config.settings import (
+    ASSIGNED_FIELDS,
     Cast,
     EnvelopeMode,
     EventType,
     FieldMapping,
+    FieldPatterns,
     FieldValue,
     ItemsMapping,
     MessageFilter,
@@ -31,7 +34,7 @@ from monitor.errors import ConfigError
 
 TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _SOURCE_KEYS: Final = (
-    "avro_schema_file", "each", "envelope", "event", "fields", "format", "tombstones", "topics", "when"
+    "avro_schema_file", "each", "envelope", "event", "exclude", "fields", "format", "tombstones", "topics", "when"
 )  # fmt: skip
 _FIELD_KEYS: Final = ("as", "constant", "default", "derive", "from", "values")
 _ITEMS_KEYS: Final = ("base", "default", "each", "item_id", "position")
@@ -40,7 +43,7 @@ _REQUIRED_FIELDS: Final[Mapping[EventType, tuple[str, ...]]] = {
     "feedback": ("feedback_id", "response_id", "timestamp", "kind"),
 }
 _OPTIONAL_FIELDS: Final[Mapping[EventType, tuple[str, ...]]] = {
-    "response": ("user_id", "query_id", "category", "latency_ms", "group_id"),
+    "response": ("user_id", "query_id", "category", "latency_ms", "group_id", "session_id"),
     "feedback": ("user_id", "item_id", "score", "withdrawn"),
 }
 _TEXT_CASTS: Final = ("text",)
@@ -113,6 +116,9 @@ def _parse_source(key: str, table: Mapping[str, Any]) -> SourceSettings:
     elements: Path | None = None
     with problems.collect():
         elements = _parse_elements(f"{key}.each", table["each"]) if "each" in table else None
+    exclude: FieldPatterns = MappingProxyType({})
+    with problems.collect():
+        exclude = _parse_source_exclude(f"{key}.exclude", table.get("exclude", {}), event_type)
     if wire_format == "native":
         for name in ("fields", "each", "when", "envelope"):
             if name in table:
@@ -121,18 +127,22 @@ def _parse_source(key: str, table: Mapping[str, Any]) -> SourceSettings:
                 )
     if event_type is None or wire_format == "native":
         problems.raise_errors()
-        return SourceSettings(topics, cast(EventType, event_type), "native", tombstones=tombstones)
+        return SourceSettings(topics, cast(EventType, event_type), "native", tombstones=tombstones, exclude=exclude)
     fields: Mapping[str, FieldMapping] = {}
     items: ItemsMapping | None = None
+    attributes: Mapping[str, FieldMapping] | None = None
     with problems.collect():
         fields, items = _parse_fields(f"{key}.fields", table.get("fields"), event_type, has_elements="each" in table)
+    with problems.collect():
+        attributes = _parse_attributes(key, table, exclude)
     with problems.collect():
         if elements is None and any(item.path.depends_on_element for item in filters):
             raise ConfigError(f"{key}.when", table["when"], _ELEMENT_EXPECTATION)
     problems.raise_errors()
     return SourceSettings(
-        topics, event_type, wire_format, envelope, avro_schema_file, filters, tombstones, elements, fields, items
-    )
+        topics, event_type, wire_format, envelope, avro_schema_file, filters, tombstones, elements, fields, items,
+        attributes, exclude,
+    )  # fmt: skip
 
 
 def _parse_schema_file(key: str, value: object, wire_format: WireFormat) -> str | None:
@@ -160,21 +170,11 @@ def _parse_filters(key: str, value: object) -> tuple[MessageFilter, ...]:
         raise ConfigError(key, value, 'a table of paths and values, such as { "payload.type" = ["answer"] }')
     problems = ConfigProblems()
     filters = []
-    for path, allowed in _dotted_members(value):
+    for path, allowed in dotted_members(value):
         with problems.collect():
             filters.append(_parse_filter(f"{key}.{path}", path, allowed))
     problems.raise_errors()
     return tuple(filters)
-
-
-def _dotted_members(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (path, value) of all members: an unquoted key with dots is a table in a table."""
-    for name, value in table.items():
-        step = name if not prefix or is_plain_name(name) else json.dumps(name, ensure_ascii=False)
-        if isinstance(value, dict) and value:
-            yield from _dotted_members(value, f"{prefix}{step}.")
-        else:
-            yield prefix + step, value
 
 
 def _parse_filter(key: str, path: str, value: object) -> MessageFilter:
@@ -213,7 +213,7 @@ def _parse_fields(
         raise ConfigError(key, table, "a table, which begins with the line [kafka.sources.fields]")
     problems = ConfigProblems()
     with problems.collect():
-        check_keys(key, table, (*required, *optional))
+        check_keys(key, table, (*required, *optional, *(("attributes",) if event_type == "response" else ())))
     fields: dict[str, FieldMapping] = {}
     items: ItemsMapping | None = None
     for name in required:
@@ -233,6 +233,38 @@ def _parse_fields(
                     raise ConfigError(f"{key}.{name}", mapping, _ELEMENT_EXPECTATION)
     problems.raise_errors()
     return MappingProxyType(fields), items
+
+
+def _parse_source_exclude(key: str, value: object, event_type: EventType | None) -> FieldPatterns:
+    rules = parse_exclude(key, value)
+    if rules and event_type == "feedback":
+        raise ConfigError(key, value, "the key only in a source of responses")
+    return rules
+
+
+def _parse_attributes(key: str, table: Mapping[str, Any], exclude: FieldPatterns) -> Mapping[str, FieldMapping] | None:
+    """Return the mappings of a source's attributes; None without a table of fields: names are then paths."""
+    fields = table.get("fields")
+    if not isinstance(fields, dict):
+        return None
+    attributes_key, value = f"{key}.fields.attributes", fields.get("attributes", {})
+    if not isinstance(value, dict):
+        raise ConfigError(attributes_key, value, 'a table of names and paths, such as { role = "user.role" }')
+    problems = ConfigProblems()
+    attributes: dict[str, FieldMapping] = {}
+    for name, mapping in value.items():
+        name_key = f"{attributes_key}.{name}"
+        with problems.collect():
+            field = _parse_field(name_key, parse_attribute_name(name_key, name), mapping)
+            attributes[name] = replace(field, cast="text")
+            if "each" not in table and any(path.depends_on_element for path in attributes[name].paths):
+                raise ConfigError(name_key, mapping, _ELEMENT_EXPECTATION)
+    for name in exclude:
+        if name not in (*ASSIGNED_FIELDS, *value):
+            expected = f"a path of {name} in the table {attributes_key} as well"
+            problems.errors.append(ConfigError(f"{key}.exclude.{name}", list(exclude[name]), expected))
+    problems.raise_errors()
+    return MappingProxyType(attributes)
 
 
 def _native_paths(event_type: EventType, *, has_elements: bool) -> dict[str, Any]:

@@ -10,8 +10,10 @@ from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from zoneinfo import available_timezones
 
 from monitor.clock import DAY_MS, HOUR_MS
+from monitor.days import UTC_ZONE
 from monitor.errors import ConfigError, ConfigErrors, UnknownKey
 
 VARIABLE_PREFIX: Final = "ABMONITOR_"
@@ -22,6 +24,8 @@ _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": HOUR_MS, "d": DAY_MS}
 _DURATION: Final = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)")
 _MAX_INSTANT_MS: Final = 253_402_300_799_999
 _MAX_DURATION_MS: Final = 3650 * DAY_MS
+_ZONE_OF_COMPUTER: Final = "localtime"
+"""The name of a file that some systems have in the directory of the database."""
 _SHARE_SUM_TOLERANCE: Final = 1e-6
 
 _SIMILAR_PREFIX_LENGTH: Final = 3
@@ -196,6 +200,19 @@ def parse_instant_ms(key: str, value: object) -> int:
     if not 0 <= instant_ms <= _MAX_INSTANT_MS:
         raise ConfigError(key, value, "a time from 1970 to 9999")
     return instant_ms
+
+
+def parse_zone(key: str, value: object) -> str:
+    """Return the name of a time zone of the IANA database, which is the same zone on every computer."""
+    if value == UTC_ZONE:
+        return UTC_ZONE
+    zones = available_timezones() - {_ZONE_OF_COMPUTER}
+    if isinstance(value, str) and value in zones:
+        return value
+    zones_by_city = {zone.rpartition("/")[2]: zone for zone in sorted(zones)}
+    city = similar_name(value.rpartition("/")[2], zones_by_city) if isinstance(value, str) else None
+    hint = "" if city is None else f"; did you mean {zones_by_city[city]}?"
+    raise ConfigError(key, value, f"the name of a time zone of the IANA database, such as Europe/Berlin{hint}")
 
 
 def read_lines(key: str, path: str) -> frozenset[str]:

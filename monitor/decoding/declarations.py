@@ -27,6 +27,7 @@ _COPIED_KEYS: Final[Mapping[str, Callable[[ExperimentSettings], object]]] = {
     },
     "exclusive_kinds": lambda experiment: experiment.exclusive_kinds,
     "additive_kinds": lambda experiment: experiment.additive_kinds,
+    "exclude": lambda experiment: experiment.exclude,
     "primary": lambda experiment: experiment.primary,
     "gain": lambda experiment: experiment.gain,
     "discount": lambda experiment: experiment.discount,

@@ -30,6 +30,7 @@ from monitor.config import (
     SourceSettings,
     Step,
     event_fields,
+    parse_path,
     value_text,
 )
 from monitor.decoding.json_objects import parse_json
@@ -391,7 +392,8 @@ def _to_text(name: str, value: Any, cast: str | None, _zone: ZoneInfo | None) ->
         return text
     if cast == "text" and (text := value_text(value)) is not None:
         return text
-    raise _type_rejection(name, value, "a string or an integer")
+    expected = "a string, a number or a boolean" if cast == "text" else "a string or an integer"
+    raise _type_rejection(name, value, expected)
 
 
 def _to_number(name: str, value: Any, cast: str | None, _zone: ZoneInfo | None) -> float:
@@ -634,7 +636,8 @@ def _whole_number(name: str, value: Any) -> int:
 class EventMapper:
     """Maps the messages of a source to responses or to feedback."""
 
-    def __init__(self, source: SourceSettings) -> None:
+    def __init__(self, source: SourceSettings, attributes: Sequence[str] = ()) -> None:
+        """`attributes` are the attributes of responses to read; those without a path have no value."""
         self._source = source
         self._elements = None if source.elements is None else compile_path(source.elements)
         own_id = f"{source.event_type}_id"
@@ -661,6 +664,10 @@ class EventMapper:
             for field in msgspec.structs.fields(self._event_class)
         ]
         """A function for each field of the event, in the order of the fields."""
+        self._attribute_readers = [
+            (name, FieldReader(name, mapping, is_required=False))
+            for name, mapping in _attribute_mappings(source, attributes)
+        ]
         self._message_filters, self._element_filters = (
             [
                 (compile_path(condition.path), condition.values)
@@ -711,9 +718,15 @@ class EventMapper:
                 return condition.path.text
         return None
 
+    def read_attributes(self, message: MessageContext) -> tuple[tuple[str, str], ...]:
+        """Return (name, text) of the attributes with a value in a message or in its element; raises `InvalidEvent`."""
+        pairs = ((name, reader.read(message)) for name, reader in self._attribute_readers)
+        return tuple((name, value) for name, value in pairs if value is not None)
+
     def find_origins(self, message: MessageContext) -> dict[str, str | None]:
         """Return field → path of its value in a message or in its element; None for a field without a value."""
-        origins = {name: reader.find_origin(message) for name, reader in self.readers.items()}
+        readers = {**self.readers, **dict(self._attribute_readers)}
+        origins = {name: reader.find_origin(message) for name, reader in readers.items()}
         if self._items is not None:
             origins["items"] = self._items.find_origin(message)
         return origins
@@ -724,12 +737,23 @@ class EventMapper:
             return self._source.elements.text, self._elements(message)
         if field.startswith("items") and self._items is not None:
             return self._items.locate(field.rpartition(".")[2], index, message)
-        reader = self.readers.get(field)
+        reader = {**self.readers, **dict(self._attribute_readers)}.get(field)
         return None if reader is None else (reader.path_text(), reader.find_raw_value(message))
 
     def map_event(self, message: MessageContext) -> WireResponse | WireFeedback:
         """Return the event of a message or of its element; raises `InvalidEvent`."""
         return self._event_class(*[read(message) for read in self._reads])
+
+
+def _attribute_mappings(source: SourceSettings, attributes: Sequence[str]) -> Iterator[tuple[str, FieldMapping]]:
+    """Yield (name, mapping) of the attributes that a source has; without a table of fields, a name is the path."""
+    if source.event_type == "response":
+        prefix = "" if source.elements is None else "$element."
+        for name in attributes:
+            if source.attributes is None:
+                yield name, FieldMapping((parse_path(prefix + name),), cast="text")
+            elif name in source.attributes:
+                yield name, source.attributes[name]
 
 
 def _with_default(read: Getter, default: Any) -> Getter:

@@ -7,12 +7,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Literal, Protocol, TypeAlias, get_args
 
+import msgspec
+
 from monitor.config import Settings, SourceSettings, mapping_digest
 from monitor.decoding.documents import Document, DocumentParser
 from monitor.decoding.framing import Headers
 from monitor.decoding.mapping import EventMapper, MessageContext
 from monitor.decoding.schema_registry import SchemaRegistry
-from monitor.engine import EventDecoder, ResponseArm
+from monitor.engine import EventDecoder, ExclusionRules, ResponseArm
 from monitor.errors import InvalidEvent, UsageError
 from monitor.events import Feedback, Response, WireResponse
 
@@ -66,7 +68,7 @@ class RecordDecoder:
             if reads_files and source.wire_format != "native":
                 source = replace(source, wire_format="json", avro_schema_file=None)  # noqa: PLW2901
             try:
-                self.sources.append(SourceDecoder(source, self._events, self.registry))
+                self.sources.append(SourceDecoder(source, self._events, self.registry, settings.attributes))
             except UsageError as error:
                 raise UsageError(f"kafka.sources[{index}].{error}") from error
         self.has_mappings = bool(settings.kafka.sources)
@@ -166,10 +168,19 @@ def _closest_error(errors: Sequence[tuple[SourceDecoder, InvalidEvent]]) -> Inva
 class SourceDecoder:
     """Decodes the records of one source."""
 
-    def __init__(self, source: SourceSettings, events: EventDecoder, registry: SchemaRegistry | None) -> None:
+    def __init__(
+        self,
+        source: SourceSettings,
+        events: EventDecoder,
+        registry: SchemaRegistry | None,
+        attributes: Sequence[str] = (),
+    ) -> None:
+        """`attributes` are the attributes of responses to read."""
         self.settings = source
+        self.attributes = attributes
         self._events = events
-        self.mapper = EventMapper(source)
+        self._exclusion_rules = ExclusionRules(source.exclude) if source.exclude else None
+        self.mapper = EventMapper(source, attributes)
         self.parser = (
             None
             if source.wire_format == "native"
@@ -179,9 +190,15 @@ class SourceDecoder:
     def _decode_native(self, record: Record, now_ms: int) -> DecodedEvents:
         if record.value is None and self.settings.tombstones != "reject":
             return "tombstone"
-        is_response = self.settings.event_type == "response"
-        decode = self._events.decode_response if is_response else self._events.decode_feedback
-        return (decode(record.value, now_ms),)
+        if self.settings.event_type == "feedback":
+            return (self._events.decode_feedback(record.value, now_ms),)
+        return (self._apply_rules(self._events.decode_response(record.value, now_ms)),)
+
+    def _apply_rules(self, response: Response) -> Response:
+        """Return the response, marked as excluded if a rule of the source excludes it."""
+        if self._exclusion_rules is None or not self._exclusion_rules.match(response):
+            return response
+        return msgspec.structs.replace(response, is_excluded=True)
 
     def partition_decoder(self, topic: str, partition: str) -> PartitionDecoder:
         """Return the decoder of a partition's records."""
@@ -216,7 +233,8 @@ class SourceDecoder:
         try:
             event = self.mapper.map_event(message)
             if isinstance(event, WireResponse):
-                return self._events.validate_response(event, now_ms)
+                attributes = self.mapper.read_attributes(message)
+                return self._apply_rules(self._events.validate_response(event, now_ms, attributes))
             return self._events.validate_feedback(event, now_ms)
         except InvalidEvent as error:
             if message.index is None:

@@ -63,7 +63,7 @@ class RecordTracer:
             self._parser = DocumentParser("auto", "auto", decoder.registry, None)
         else:
             self._parser = source.parser
-        self._mapper = EventMapper(settings)
+        self._mapper = EventMapper(settings, source.attributes)
 
     def trace(self, record: Record, topic: str, partition: str, now_ms: int) -> RecordTrace:
         """Return what becomes of a record; raises `DependencyUnavailable` if the registry does not answer."""
@@ -174,6 +174,7 @@ def event_json(event: Response | Feedback, timestamp: str) -> dict[str, Any]:
             "category": event.category,
             "latency_ms": event.latency_ms,
             "group_id": event.group_id,
+            "session_id": event.session_id,
         }
     else:
         fields = {

@@ -34,6 +34,7 @@ _SYNONYMS: Final[Mapping[EventType, Mapping[str, str]]] = {
         "category": "topic subject intent domain",
         "latency_ms": "latency duration_ms elapsed_ms took_ms response_time_ms took",
         "group_id": "class_id school_id team_id tenant_id",
+        "session_id": "session conversation_id chat_id dialog_id thread_id",
     },
     "feedback": {
         "feedback_id": "event_id rating_id score_id reaction_id click_id uuid id",

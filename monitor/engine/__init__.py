@@ -9,6 +9,7 @@ client; the processor receives two functions that read stored rows.
 | --- | --- |
 | decoder | `EventDecoder`: bytes of a message → `Response` or `Feedback` of monitor.events |
 | normalizer | `EventNormalizer`: decoded events → `EventBatch`, with hashes instead of ids |
+| attributes, exclusion_rules | `AttributeReader`: further fields of native responses; `ExclusionRules`: `exclude` |
 | id_hash | `IdHasher`: keyed hashes of ids |
 | processor | `BatchProcessor`: `EventBatch` → `BatchChanges`, with a cache of rows |
 | batch | `BatchChanges` and its parts |
@@ -20,8 +21,8 @@ client; the processor receives two functions that read stored rows.
 | row_codec | encoding of rows and of changes of stored vectors |
 | experiment | `Experiment`: number, variant keys, rules and record layout of an experiment |
 
-The variant of a row or record is a number: the index of its name among the sorted variant names of the experiment. A
-variant key is experiment number · 256 + variant.
+The variant of a row or record is a number: the index of its name among the sorted variant names of the experiment, plus
+`EXCLUDED_VARIANT_OFFSET` for an excluded response. A variant key is experiment number · 256 + variant.
 
 Exceptions to the style of the rest, for the compiler:
 
@@ -38,6 +39,7 @@ from __future__ import annotations
 from monitor.engine.accumulator import PERIOD_BITS, MetricAccumulator, ResponseSums, TrafficAccumulator
 from monitor.engine.batch import BatchChanges, SkippedEventCount, VariantChanges
 from monitor.engine.decoder import EventDecoder, ResponseArm
+from monitor.engine.exclusion_rules import ExclusionRules
 from monitor.engine.experiment import Experiment
 from monitor.engine.grading import GradingRules
 from monitor.engine.id_hash import STUDENT_TAG_BYTES, IdHasher
@@ -45,6 +47,7 @@ from monitor.engine.item_counts import OTHER_ITEMS_HASH, ItemCounter
 from monitor.engine.normalizer import EventBatch, EventNormalizer
 from monitor.engine.processor import BatchProcessor
 from monitor.engine.response_row import (
+    EXCLUDED_VARIANT_OFFSET,
     MISSING,
     NO_RESPONSE,
     PRE_PERIOD_VARIANT,
@@ -59,6 +62,7 @@ from monitor.engine.response_row import (
 from monitor.engine.row_codec import decode_response_row, decode_student_row, pack_vector_changes, unpack_vector_changes
 
 __all__ = [
+    "EXCLUDED_VARIANT_OFFSET",
     "MISSING",
     "NO_RESPONSE",
     "OTHER_ITEMS_HASH",
@@ -72,6 +76,7 @@ __all__ = [
     "EventBatch",
     "EventDecoder",
     "EventNormalizer",
+    "ExclusionRules",
     "Experiment",
     "GradingRules",
     "IdHasher",

@@ -7,7 +7,7 @@ record, in the order of the record.
 
 A unit, here, is a unit of the analysis: a student with responses of exactly one variant, or a response without a
 student. A cell is the key of a record by variant and period: the variant in the high bits, the number of the period (a
-time bucket, an hour since 1970, or a UTC day) in the low `PERIOD_BITS`.
+time bucket, an hour since 1970, or a day of the experiment) in the low `PERIOD_BITS`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from monitor.clock import DAY_MS, HOUR_MS
-from monitor.config import RESPONSES_METRIC
+from monitor.clock import HOUR_MS
 from monitor.engine.id_hash import ITEM_HASH_BYTES
+from monitor.engine.local_days import UTC_DAYS, LocalDays
 from monitor.engine.response_row import MISSING, PRE_PERIOD_VARIANT
-from monitor.engine.student import NEVER_EXPOSED_MS, Student, StudentState, SumsVector
+from monitor.engine.student import NEVER_EXPOSED_MS, SESSION_COUNTS, Student, StudentState, SumsVector
 from monitor.metrics import (
-    ACTIVITY_SQUARE_BITS,
     BUCKETS_PER_CHUNK,
     EXPOSURE_AGES,
     FIXED_POINT_BITS,
@@ -44,6 +43,7 @@ from monitor.metrics import (
     ResponseField,
     ResponseMetricField,
     StudentField,
+    StudentMetric,
     SubgroupField,
     UndefinedField,
     UnitField,
@@ -57,7 +57,6 @@ PERIOD_BITS: Final = 48
 _SCALE: Final = 2.0**FIXED_POINT_BITS
 _UNIT: Final = 2.0**-FIXED_POINT_BITS
 """The value of the last bit of a fixed-point number."""
-_ACTIVITY_SCALE: Final = 2.0**ACTIVITY_SQUARE_BITS
 _LOW_WORD_MASK: Final = (1 << LOW_WORD_BITS) - 1
 _OFFSET_MASK: Final = (1 << OFFSET_BITS) - 1
 _MAX_TERM: Final = 2.0**70
@@ -413,16 +412,16 @@ class CovariatePairSums:
 
 @final
 class CohortSums:
-    """Sums over a cohort, the students first exposed on the same UTC day: see `CohortField`."""
+    """Sums over a cohort, the students first exposed on the same day: see `CohortField`."""
 
     __slots__ = (
         "_layout",
-        "activity_means",
         "covariate_pairs",
         "exposure_hours",
         "exposures",
         "metric_means",
         "rated_share",
+        "student_metric_means",
         "subgroup_means",
         "undefined_as_zero",
         "undefined_share",
@@ -433,11 +432,11 @@ class CohortSums:
         self._layout = layout
         self.exposures: i64 = 0
         self.exposure_hours: dict[int, int] = {}
-        """Hour of the UTC day → change of the students first exposed in this hour."""
+        """Hour of the day → change of the students first exposed in this hour."""
         self.units: i64 = 0
         self.rated_share = MeanSums()
         self.metric_means = [MetricMeanSums() for _ in range(layout.metric_count)]
-        self.activity_means = [MeanSums() for _ in layout.activity_metrics]
+        self.student_metric_means = [MeanSums() for _ in layout.student_metrics]
         self.undefined_share = MeanSums()
         self.undefined_as_zero = MeanSums()
         self.subgroup_means = [MetricMeanSums() for _ in range(layout.subgroup_count)]
@@ -462,7 +461,7 @@ class CohortSums:
             means.over_responses.total.write(record, start + CohortMetricField.ALL_TOTAL)
             means.over_responses.squares.write(record, start + CohortMetricField.ALL_SQUARES)
             start += CohortMetricField.WIDTH
-        for sums in self.activity_means:
+        for sums in self.student_metric_means:
             record[start + MeanField.UNITS] = sums.units
             sums.total.write(record, start + MeanField.TOTAL)
             sums.squares.write(record, start + MeanField.SQUARES)
@@ -498,17 +497,22 @@ class MetricAccumulator:
     """Changes of an experiment's sums over responses and students; empty when created."""
 
     __slots__ = (
-        "_base_indices", "_chunk_lengths_ms", "_empty_state", "_exposure_days", "_has_age_bands",
+        "_base_indices", "_chunk_lengths_ms", "_days", "_empty_state", "_exposure_days", "_has_age_bands",
         "_has_answer_metrics", "_has_pre_period", "_has_undefined", "_layout", "_least_values", "_primary_metric",
-        "_segment_count", "_square_scales", "_undefined_start", "bucket_sums", "cohort_sums", "response_sums",
+        "_segment_count", "_square_scales", "_student_metric_scales", "_student_metrics", "_undefined_start",
+        "_uses_sessions", "bucket_sums", "cohort_sums", "response_sums",
         "unit_sums",
     )  # fmt: skip
 
-    def __init__(self, layout: RecordLayout, chunk_lengths_ms: Sequence[int]) -> None:
+    def __init__(self, layout: RecordLayout, chunk_lengths_ms: Sequence[int], days: LocalDays = UTC_DAYS) -> None:
         """Create an accumulator; `chunk_lengths_ms` has the length of a chunk for each decay (`chunk_length_ms`)."""
         self._layout = layout
+        self._days = days
         self._undefined_start: i64 = layout.student_undefined.start
         self._square_scales: list[float] = [2.0**bits for bits in layout.square_bits]
+        self._student_metrics: list[StudentMetric] = list(layout.student_metrics)
+        self._student_metric_scales: list[float] = [2.0**bits for bits in layout.student_metric_bits]
+        self._uses_sessions = any(metric.is_per_session for metric in layout.student_metrics)
         self._has_answer_metrics = any(layout.is_over_responses)
         self._base_indices = [layout.base_index(metric) for metric in range(layout.metric_count)]
         self._least_values = [layout.least_value(metric) for metric in range(layout.metric_count)]
@@ -524,6 +528,7 @@ class MetricAccumulator:
         zeros = [0] * layout.sums_width
         self._empty_state.total_sums = self._empty_state.window_sums = self._empty_state.pre_period_sums = zeros
         self._empty_state.age_band_sums = [zeros for _ in EXPOSURE_AGES]
+        self._empty_state.session_counts = [0] * (SESSION_COUNTS + layout.metric_count)
         self.response_sums: dict[int, ResponseSums] = {}
         """Variant → sums over its responses of all time."""
         self.bucket_sums: list[dict[int, ResponseSums]] = [{} for _ in chunk_lengths_ms]
@@ -531,7 +536,7 @@ class MetricAccumulator:
         self.unit_sums: dict[int, UnitSums] = {}
         """Variant → sums over units, and counts of students."""
         self.cohort_sums: dict[int, CohortSums] = {}
-        """Cell of a variant and a UTC day → sums over the cohort of that day."""
+        """Cell of a variant and a day → sums over the cohort of that day."""
 
     def add_response(
         self,
@@ -550,12 +555,12 @@ class MetricAccumulator:
             sums.add(sign, bucket_and_offset & _OFFSET_MASK, is_rated, metric_values, self._square_scales)
 
     def add_anonymous_response(
-        self, sign: i64, variant: i64, timestamp_ms: i64, category: i64, sums: tuple[int, ...]
+        self, sign: i64, variant: i64, timestamp_ms: i64, category: i64, sums: tuple[int, ...], session: i64 = MISSING
     ) -> None:
         """Add or subtract a response without a student, which is a unit with the sums vector `sums`."""
         self._get_unit_sums(variant).anonymous += sign
-        unit = Student(self._layout.sums_width)
-        unit.add_difference(timestamp_ms, variant, category, sums, 1)
+        unit = Student(self._layout.sums_width, self._days)
+        unit.add_difference(timestamp_ms, variant, category, sums, 1, session)
         self._add_unit(sign, self.capture_state(unit))
 
     def capture_state(self, student: Student) -> StudentState:
@@ -568,6 +573,8 @@ class MetricAccumulator:
                 state.age_band_sums.append(band_sums)
                 remaining_sums = [total - number for total, number in zip(remaining_sums, band_sums, strict=True)]
             state.age_band_sums.append(remaining_sums)
+        if self._uses_sessions and state.single_variant >= 0:
+            state.session_counts = student.count_sessions(state.single_variant, self._exposure_days)
         if self._has_pre_period:
             state.pre_period_sums = student.total_sums(PRE_PERIOD_VARIANT)
         return state
@@ -582,7 +589,7 @@ class MetricAccumulator:
             return
         cohort = self._get_cohort_sums(state.first_variant, state.first_exposure_ms)
         cohort.exposures += sign
-        hour = int(state.first_exposure_ms % DAY_MS // HOUR_MS)
+        hour = int(self._days.hour(state.first_exposure_ms))
         cohort.exposure_hours[hour] = cohort.exposure_hours.get(hour, 0) + int(sign)
         for variant in state.variants:
             self._get_unit_sums(variant).students += sign
@@ -621,10 +628,10 @@ class MetricAccumulator:
         if old.window_sums != new.window_sums:
             cohort = self._get_cohort_sums(variant, first_exposure_ms)
             self._replace_window_sums(cohort, old.window_sums, new.window_sums)
-            if cohort.activity_means:
-                self._replace_activity(cohort, old, new)
             if self._segment_count:
                 self._replace_subgroup(cohort, exposed.first_category - MISSING, old.window_sums, new.window_sums)
+        if self._student_metrics:
+            self._replace_student_metrics(self._get_cohort_sums(variant, first_exposure_ms), old, new)
         if self._has_age_bands:
             cohort = self._get_cohort_sums(variant, first_exposure_ms)
             for age_band, (old_vector, new_vector) in enumerate(zip(old.age_band_sums, new.age_band_sums, strict=True)):
@@ -673,17 +680,14 @@ class MetricAccumulator:
             self._square_scales[metric],
         )
 
-    def _replace_activity(self, cohort: CohortSums, old: StudentState, new: StudentState) -> None:
-        """Replace a unit's responses and return days in the exposure window."""
-        old_responses: i64 = old.window_sums[StudentField.RESPONSES]
-        new_responses: i64 = new.window_sums[StudentField.RESPONSES]
-        for metric, sums in zip(self._layout.activity_metrics, cohort.activity_means, strict=True):
-            sums.units += i64(new_responses > 0) - i64(old_responses > 0)
-            if metric == RESPONSES_METRIC:
-                old_value, new_value = float(old_responses), float(new_responses)
-            else:
-                old_value, new_value = float(max(old.active_days - 1, 0)), float(max(new.active_days - 1, 0))
-            sums.replace(old_value * _SCALE, new_value * _SCALE, _ACTIVITY_SCALE)
+    def _replace_student_metrics(self, cohort: CohortSums, old: StudentState, new: StudentState) -> None:
+        """Replace a unit's values of the student metrics in the exposure window."""
+        for metric, scale, sums in zip(
+            self._student_metrics, self._student_metric_scales, cohort.student_metric_means, strict=True
+        ):
+            old_value, new_value = _student_metric_value(metric, old), _student_metric_value(metric, new)
+            sums.units += i64(new_value >= 0) - i64(old_value >= 0)
+            sums.replace(max(old_value, 0.0), max(new_value, 0.0), scale)
 
     def _replace_subgroup(self, cohort: CohortSums, subgroup: i64, old: SumsVector, new: SumsVector) -> None:
         """Replace a unit's means of the primary metric in a subgroup: a segment or an age band."""
@@ -715,7 +719,7 @@ class MetricAccumulator:
         return sums
 
     def _get_cohort_sums(self, variant: i64, first_exposure_ms: i64) -> CohortSums:
-        cell = variant << PERIOD_BITS | first_exposure_ms // DAY_MS
+        cell = variant << PERIOD_BITS | self._days.day_number(first_exposure_ms)
         sums = self.cohort_sums.get(cell)
         if sums is None:
             sums = self.cohort_sums[cell] = CohortSums(self._layout)
@@ -726,16 +730,17 @@ class MetricAccumulator:
 class TrafficAccumulator:
     """Changes of an experiment's counts of traffic; empty when created."""
 
-    __slots__ = ("_category_count", "_day_width", "day_records", "hour_records")
+    __slots__ = ("_category_count", "_day_width", "_days", "day_records", "hour_records")
 
-    def __init__(self, category_count: int) -> None:
+    def __init__(self, category_count: int, days: LocalDays = UTC_DAYS) -> None:
         """Create an accumulator; `category_count` is the number of declared categories, 0 to count none."""
+        self._days = days
         self._category_count: i64 = category_count
         self._day_width = day_record_width(category_count)
         self.hour_records: dict[int, list[int]] = {}
         """Cell of a variant and an hour since 1970 → record of `HOUR_RECORD_WIDTH` integers."""
         self.day_records: dict[int, list[int]] = {}
-        """Cell of a variant and a UTC day → record of `day_record_width` integers.
+        """Cell of a variant and a day of the experiment → record of `day_record_width` integers.
 
         The last integers count declared categories, undeclared categories, and responses without a category.
         """
@@ -760,7 +765,9 @@ class TrafficAccumulator:
             _add_at_index(hour, HourField.LATENCY_TOTAL, sign * i64(latency_ms))
             bucket = i64(bisect_left(_LATENCY_BOUNDS_MS, latency_ms))
             _add_at_index(hour, HourField.LATENCY_BUCKETS + bucket, sign)
-        day = _get_or_create_record(self.day_records, variant << PERIOD_BITS | timestamp_ms // DAY_MS, self._day_width)
+        day = _get_or_create_record(
+            self.day_records, variant << PERIOD_BITS | self._days.day_number(timestamp_ms), self._day_width
+        )
         _add_at_index(day, DayField.RESPONSES, sign)
         end: i64 = len(item_hashes)
         item_count = end // ITEM_HASH_BYTES
@@ -781,6 +788,33 @@ class TrafficAccumulator:
             for index, number in enumerate(record):
                 total[index] += number
         return totals
+
+
+def _student_metric_value(metric: StudentMetric, state: StudentState) -> float:
+    """Return the value of a student metric in fixed point; −1 for a student without responses, or without sessions."""
+    if state.window_sums[StudentField.RESPONSES] <= 0:
+        return -1.0
+    if metric.is_per_session:
+        return _session_metric_value(metric, state.session_counts)
+    if metric.measure == "total":
+        return float(state.window_sums[StudentField.TOTALS + metric.metric])
+    count: i64 = state.window_sums[StudentField.RESPONSES]
+    if metric.measure == "return_days":
+        count = max(state.active_days - 1, 0)
+    return float(count) * _SCALE
+
+
+def _session_metric_value(metric: StudentMetric, session_counts: list[int]) -> float:
+    """Return the value of a metric per session in fixed point; −1 for a student without sessions."""
+    sessions: i64 = session_counts[0]
+    if sessions <= 0:
+        return -1.0
+    if metric.measure == "sessions":
+        return float(sessions) * _SCALE
+    count: i64 = session_counts[1]
+    if metric.measure == "session_share":
+        count = session_counts[SESSION_COUNTS + metric.metric]
+    return float(count) / float(sessions) * _SCALE
 
 
 def _get_or_create_record(records: dict[int, list[int]], cell: i64, width: i64) -> list[int]:

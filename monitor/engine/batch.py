@@ -10,7 +10,7 @@ from mypy_extensions import i64
 from monitor.clock import HOUR_MS
 from monitor.engine.accumulator import PERIOD_BITS, MetricAccumulator, TrafficAccumulator
 from monitor.engine.item_counts import FieldCounts, IndexMember
-from monitor.engine.response_row import NO_RESPONSE, Contribution, ResponseRow
+from monitor.engine.response_row import MISSING, NO_RESPONSE, Contribution, ResponseRow
 from monitor.metrics import DELAY_BOUNDS_MS
 
 EncodedRow: TypeAlias = "tuple[bytes, bytes, bool]"
@@ -35,6 +35,7 @@ class RowState:
             row.ranks,
             row.latency_ms,
             row.category,
+            session=row.session,
         )
         self.contribution: Final = contribution
         self.item_counts: Final = item_counts
@@ -53,6 +54,7 @@ class RowState:
             and response.item_hashes == row.item_hashes
             and response.latency_ms == row.latency_ms
             and response.category == row.category
+            and response.session == row.session
         )
 
 
@@ -134,7 +136,7 @@ class StudentChange:
     Without a difference, the response can only change the first exposure.
     """
 
-    __slots__ = ("category", "difference", "experiment_number", "student_hash", "timestamp_ms", "variant")
+    __slots__ = ("category", "difference", "experiment_number", "session", "student_hash", "timestamp_ms", "variant")
 
     def __init__(
         self,
@@ -144,6 +146,7 @@ class StudentChange:
         variant: int,
         category: int,
         difference: tuple[int, ...],
+        session: int,
     ) -> None:
         self.student_hash: Final = student
         self.experiment_number: Final = experiment
@@ -152,6 +155,8 @@ class StudentChange:
         self.category: Final = category
         self.difference: Final = difference
         """Change of the student's sums vector; () for a response with the id of an earlier response."""
+        self.session: Final = session
+        """See `ResponseRow.session`."""
 
 
 @final
@@ -242,6 +247,7 @@ class BatchChanges:
         category: i64,
         new: tuple[int, ...],
         old: tuple[int, ...],
+        session: int = MISSING,
     ) -> None:
         """Record that a response contributes the sums vector `new` instead of `old` to a student.
 
@@ -253,8 +259,9 @@ class BatchChanges:
             difference = tuple([-number for number in old])
         else:
             difference = tuple([after - before for after, before in zip(new, old, strict=True)])
+        number, variant = variant_key >> 8, variant_key & 255
         self.student_changes.append(
-            StudentChange(student_hash, variant_key >> 8, timestamp_ms, variant_key & 255, category, difference)
+            StudentChange(student_hash, number, timestamp_ms, variant, category, difference, session)
         )
 
     def count_skipped_response(self, experiment_name: str, variant_name: str, timestamp_ms: i64) -> None:

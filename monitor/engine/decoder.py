@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import msgspec
 
 from monitor.config import Settings
+from monitor.engine.attributes import AttributeReader
 from monitor.errors import InvalidEvent
 from monitor.events import (
     MAX_KIND_LENGTH,
@@ -72,6 +73,7 @@ class EventDecoder:
         self._max_skew_ms = limits.max_clock_skew_ms
         self._oldest_ms = limits.oldest_timestamp_ms
         self._placeholder_ids = limits.placeholder_ids
+        self._attributes = AttributeReader(settings.attributes)
         self._rejects_repeated_items = limits.repeated_items == "reject"
         # Feedback does not name its experiment, so a score is rejected only if it is outside the scale of every
         # experiment. A kind that some experiment does not grade by its score has no scale there.
@@ -88,8 +90,8 @@ class EventDecoder:
         try:
             message = _parse_response(content)
         except _DECODE_ERRORS:
-            message = _convert_fields(_event_fields(content), WireResponse)
-        return self.validate_response(message, now_ms)
+            return self._validate_response_fields(_event_fields(content), now_ms)
+        return self.validate_response(message, now_ms, self._attributes.read_message(content))
 
     def decode_feedback(self, payload: bytes | None, now_ms: int) -> Feedback:
         """Return the feedback in a message; raises `InvalidEvent`."""
@@ -116,8 +118,12 @@ class EventDecoder:
             fields = _event_fields(content)
             if "feedback_id" in fields or (fields.keys() & _FEEDBACK_FIELDS and not fields.keys() & _RESPONSE_FIELDS):
                 return self.validate_feedback(_convert_fields(fields, WireFeedback), now_ms)
-            message = _convert_fields(fields, WireResponse)
-        return self.validate_response(message, now_ms)
+            return self._validate_response_fields(fields, now_ms)
+        return self.validate_response(message, now_ms, self._attributes.read_message(content))
+
+    def _validate_response_fields(self, fields: dict[str, Any], now_ms: int) -> Response:
+        message = _convert_fields(fields, WireResponse)
+        return self.validate_response(message, now_ms, self._attributes.read_fields(fields))
 
     def read_response_arm(self, payload: bytes | None, now_ms: int) -> ResponseArm | None:
         """Return (experiment, variant, event time or None) of a rejected response; None if a name cannot be read.
@@ -150,8 +156,10 @@ class EventDecoder:
             raise InvalidEvent("payload_too_large", f"{len(payload)} bytes, expected at most {self._max_bytes}")
         return payload
 
-    def validate_response(self, message: WireResponse, now_ms: int) -> Response:
-        """Return the response with the fields of a message; raises `InvalidEvent`."""
+    def validate_response(
+        self, message: WireResponse, now_ms: int, attributes: tuple[tuple[str, str], ...] = ()
+    ) -> Response:
+        """Return the response with the fields and the attributes of a message; raises `InvalidEvent`."""
         items = message.items
         if len(items) > self._max_items:
             raise InvalidEvent("list_too_long", f"items: {len(items)}, expected at most {self._max_items}")
@@ -169,6 +177,7 @@ class EventDecoder:
         user_id = self._find_user_id(message.user_id)
         self._check_id("query_id", message.query_id)
         self._check_id("group_id", message.group_id)
+        self._check_id("session_id", message.session_id)
         for item_id in ids:
             # The length is compared here, because a call per item would take as long as all other checks together.
             if len(item_id) > self._max_id_length:
@@ -190,6 +199,8 @@ class EventDecoder:
             message.group_id,
             user_id is None and message.user_id is not None,
             has_repeated_items,
+            message.session_id,
+            attributes,
         )
 
     def validate_feedback(self, message: WireFeedback, now_ms: int) -> Feedback:

@@ -25,6 +25,7 @@ STUDENT_TAG_BYTES: Final = 6
 
 _MAX_PLAIN_BYTES: Final = 15
 """Response ids up to this length are stored without hashing."""
+_SESSION_HASH_BYTES: Final = 6
 _MAX_CACHED_HASHES: Final = 40_000
 """Cached hashes of students, and of items, at 130 bytes each."""
 
@@ -34,20 +35,26 @@ class IdHasher:
     """Hashes ids with a secret key (32 bytes in a store); hashes of recent students and items are cached."""
 
     __slots__ = (
+        "_cached_excluded_hashes",
         "_cached_item_hashes",
         "_cached_student_hashes",
+        "_excluded_hash",
         "_experiment_hash",
         "_item_hash",
         "_response_hash",
+        "_session_hash",
         "_student_hash",
     )
 
     def __init__(self, key: bytes) -> None:
         self._response_hash: Any = blake2b(key, digest_size=RESPONSE_HASH_BYTES, person=b"response")
         self._student_hash: Any = blake2b(key, digest_size=STUDENT_HASH_BYTES, person=b"student")
+        self._excluded_hash: Any = blake2b(key, digest_size=STUDENT_HASH_BYTES, person=b"excluded student")
         self._item_hash: Any = blake2b(key, digest_size=ITEM_HASH_BYTES, person=b"item")
+        self._session_hash: Any = blake2b(key, digest_size=_SESSION_HASH_BYTES, person=b"session")
         self._experiment_hash: Any = blake2b(key, digest_size=EXPERIMENT_HASH_BYTES, person=b"experiment")
         self._cached_student_hashes: dict[str, bytes] = {}
+        self._cached_excluded_hashes: dict[str, bytes] = {}
         self._cached_item_hashes: dict[str, bytes] = {}
 
     def stored_response_id(self, response_id: str) -> bytes:
@@ -58,6 +65,14 @@ class IdHasher:
     def hash_student(self, user_id: str) -> bytes:
         """Return the hash of a student, `STUDENT_HASH_BYTES` long."""
         return _cached_digest(self._cached_student_hashes, self._student_hash, user_id)
+
+    def hash_session(self, session_id: str) -> int:
+        """Return the hash of a session, an integer from 0 to 2⁴⁸ − 1."""
+        return int.from_bytes(_digest(self._session_hash, session_id.encode()))
+
+    def hash_excluded_student(self, user_id: str) -> bytes:
+        """Return the hash of a student in excluded responses: these never share a row with counted responses."""
+        return _cached_digest(self._cached_excluded_hashes, self._excluded_hash, user_id)
 
     def hash_experiment(self, name: str) -> bytes:
         """Return the hash of an experiment's name, `EXPERIMENT_HASH_BYTES` long.

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol, TypeAlias, final
 
-from monitor.clock import DAY_MS
 from monitor.config import ExperimentSettings
 from monitor.engine.grading import GradingRules
 from monitor.engine.id_hash import ITEM_HASH_BYTES, IdHasher
@@ -107,7 +106,7 @@ class ItemCounter:
     def _add_bad_answer(self, counts: FieldCounts, row: ResponseRow, counted_hashes: list[bytes]) -> None:
         """Add the weight of a bad answer to the counts of the answer's items and category."""
         weight = bad_answer_count(row.review_score())
-        day = row.timestamp_ms // DAY_MS
+        day = self.layout.calendar.day_number(row.timestamp_ms)
         for item in set(counted_hashes):
             _add(
                 counts,
@@ -156,7 +155,10 @@ class ItemCounter:
                 self._keys.item_index(self._experiment_number, row.variant_key & 255),
                 self.layout.slice_of(row.timestamp_ms),
             ),
-            (self._keys.bad_answer_index(self._experiment_number), row.timestamp_ms // DAY_MS),
+            (
+                self._keys.bad_answer_index(self._experiment_number),
+                self.layout.calendar.day_number(row.timestamp_ms),
+            ),
         ]
 
 

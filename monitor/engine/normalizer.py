@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, final
 
+from monitor.engine.exclusion_rules import response_field
 from monitor.engine.experiment import Experiment
 from monitor.engine.id_hash import IdHasher
 from monitor.engine.response_row import MISSING, NO_RESPONSE, Reaction, reaction_from_feedback, rounded_latency_ms
@@ -22,10 +23,12 @@ class NormalizedResponse:
     __slots__ = (
         "category",
         "delay_ms",
+        "is_excluded",
         "item_hashes",
         "item_ids",
         "latency_ms",
         "ranks",
+        "session",
         "stored_id",
         "student_hash",
         "timestamp_ms",
@@ -48,6 +51,8 @@ class NormalizedResponse:
         undeclared_experiment: str = "",
         undeclared_variant: str = "",
         delay_ms: int = MISSING,
+        session: int = MISSING,
+        is_excluded: bool = False,  # noqa: FBT001, FBT002
     ) -> None:
         self.stored_id: Final = stored_id
         """See `IdHasher.stored_response_id`."""
@@ -61,12 +66,16 @@ class NormalizedResponse:
         self.category: Final = category
         self.item_ids: Final = item_ids
         """Ids of the items; () if the experiment does not count items."""
+        self.session: Final = session
+        """Hash of the session; `MISSING` without a session, or if no metric of the experiment is per session."""
         self.undeclared_experiment: Final = undeclared_experiment
         """Name of the experiment if the configuration does not declare the experiment, otherwise ""."""
         self.undeclared_variant: Final = undeclared_variant
         """Name of the variant of an undeclared experiment, otherwise ""."""
         self.delay_ms: Final = delay_ms
         """Time from the event to the record's timestamp, at least 0; `MISSING` if the record has no timestamp."""
+        self.is_excluded: Final = is_excluded
+        """Whether the variant is that of an excluded response."""
 
 
 @final
@@ -119,6 +128,8 @@ class EventNormalizer:
                 self._count_undeclared_variant(batch, event.experiment, event.variant, event.timestamp_ms)
                 return
             variant_key = response.variant_key
+            if response.is_excluded:
+                return
             if event.has_placeholder_user:
                 batch.placeholder_users[variant_key] = batch.placeholder_users.get(variant_key, 0) + 1
             if event.has_repeated_items:
@@ -164,16 +175,28 @@ class EventNormalizer:
         variant_key = experiment.find_variant_key(event.variant, timestamp_ms)
         if variant_key == NO_RESPONSE:
             return NormalizedResponse(stored_id, timestamp_ms)
-        unit_id = event.group_id if experiment.settings.unit == "group" else event.user_id
+        is_excluded = event.is_excluded or experiment.exclusion_rules.match(event)
+        if is_excluded:
+            variant_key = experiment.excluded_variant_key(variant_key)
+            if variant_key == NO_RESPONSE:
+                return NormalizedResponse(stored_id, timestamp_ms)
+        unit_id = response_field(event, experiment.unit_field)
+        student_hash = b""
+        if unit_id is not None:
+            student_hash = ids.hash_excluded_student(unit_id) if is_excluded else ids.hash_student(unit_id)
         return NormalizedResponse(
             stored_id,
             timestamp_ms,
             variant_key,
-            b"" if unit_id is None else ids.hash_student(unit_id),
+            student_hash,
             ids.hash_items(event.items),
             event.ranks,
             rounded_latency_ms(event),
             experiment.category_index(event.category),
-            event.items if experiment.counts_items else (),
+            event.items if experiment.counts_items and not is_excluded else (),
             delay_ms=delay_ms,
+            session=ids.hash_session(event.session_id)
+            if experiment.uses_sessions and event.session_id is not None
+            else MISSING,
+            is_excluded=is_excluded,
         )

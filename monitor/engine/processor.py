@@ -197,7 +197,8 @@ class BatchProcessor:
                     )
             elif response.timestamp_ms < late_before_ms[response.variant_key >> 8]:
                 batch.response_outcomes.append("late")
-                batch.late_responses[response.variant_key] = batch.late_responses.get(response.variant_key, 0) + 1
+                if not response.is_excluded:
+                    batch.late_responses[response.variant_key] = batch.late_responses.get(response.variant_key, 0) + 1
             else:
                 batch.track_dependency_time(response.variant_key >> 8, response.timestamp_ms)
                 accepted.append(response)
@@ -277,6 +278,7 @@ class BatchProcessor:
             response.ranks,
             response.latency_ms,
             response.category,
+            response.session,
         )
         batch.response_outcomes.append(outcome)
         if outcome == "duplicate":
@@ -403,14 +405,18 @@ class BatchProcessor:
             accumulator = self._get_metric_accumulator(batch, experiment_number)
             accumulator.add_response(sign, variant, timestamp_ms, contribution.is_rated, contribution.metric_values)
             if not row.student_hash:
-                accumulator.add_anonymous_response(sign, variant, timestamp_ms, row.category, contribution.sums)
+                accumulator.add_anonymous_response(
+                    sign, variant, timestamp_ms, row.category, contribution.sums, row.session
+                )
             if contribution.reaction_counts or contribution.uncounted_reactions:
                 batch.changes_of_variant(row.variant_key).add_reaction_counts(sign, contribution)
             traffic = self._get_traffic_accumulator(batch, experiment_number)
             traffic.add_response(sign, variant, timestamp_ms, row.item_hashes, row.latency_ms, row.category)
         if row.student_hash:
             new, old = (contribution.sums, _NO_SUMS) if sign > 0 else (_NO_SUMS, contribution.sums)
-            batch.record_student_change(row.student_hash, row.variant_key, timestamp_ms, row.category, new, old)
+            batch.record_student_change(
+                row.student_hash, row.variant_key, timestamp_ms, row.category, new, old, row.session
+            )
 
     def _replace_contribution(
         self, batch: BatchChanges, row: ResponseRow, old: Contribution, new: Contribution
@@ -423,11 +429,11 @@ class BatchProcessor:
                 accumulator.add_response(-1, variant, timestamp_ms, old.is_rated, old.metric_values)
                 accumulator.add_response(1, variant, timestamp_ms, new.is_rated, new.metric_values)
                 if not row.student_hash:
-                    accumulator.add_anonymous_response(-1, variant, timestamp_ms, row.category, old.sums)
-                    accumulator.add_anonymous_response(1, variant, timestamp_ms, row.category, new.sums)
+                    accumulator.add_anonymous_response(-1, variant, timestamp_ms, row.category, old.sums, row.session)
+                    accumulator.add_anonymous_response(1, variant, timestamp_ms, row.category, new.sums, row.session)
             if row.student_hash:
                 batch.record_student_change(
-                    row.student_hash, row.variant_key, timestamp_ms, row.category, new.sums, old.sums
+                    row.student_hash, row.variant_key, timestamp_ms, row.category, new.sums, old.sums, row.session
                 )
         if variant != PRE_PERIOD_VARIANT and (
             old.reaction_counts != new.reaction_counts or old.uncounted_reactions != new.uncounted_reactions
@@ -448,7 +454,7 @@ class BatchProcessor:
                 category = experiment.stored_category(change.category)
                 if change.difference:
                     student.add_difference(
-                        change.timestamp_ms, change.variant, category, change.difference, tracked_days
+                        change.timestamp_ms, change.variant, category, change.difference, tracked_days, change.session
                     )
                 else:
                     student.record_exposure(change.timestamp_ms, change.variant, category, tracked_days)
@@ -476,7 +482,8 @@ class BatchProcessor:
                 continue
             student = self._student_cache.get(key)
             if student is None:
-                student = Student(self._experiments[experiment_number].sums_width)
+                experiment = self._experiments[experiment_number]
+                student = Student(experiment.sums_width, experiment.days)
                 student.stored_id = student_hash
                 self._student_cache.add(key, student)
                 missing_students.append(student)
@@ -502,8 +509,15 @@ class BatchProcessor:
         return traffic
 
     def _item_counter_of(self, variant_key: int) -> ItemCounter | None:
-        """Return the item counter of an experiment; None in the pre-period, or if the experiment counts no items."""
-        return None if variant_key & 255 == PRE_PERIOD_VARIANT else self._item_counters.get(variant_key >> 8)
+        """Return the item counter of an experiment; None if the items of the response are not counted.
+
+        Items are counted neither in the pre-period nor for excluded responses, nor if the settings do not ask for it.
+        """
+        number, variant = variant_key >> 8, variant_key & 255
+        item_counter = self._item_counters.get(number)
+        if item_counter is None or variant == PRE_PERIOD_VARIANT:
+            return None
+        return None if variant in self._experiments[number].excluded_variants else item_counter
 
 
 def _record_superseded_response(

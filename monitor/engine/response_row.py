@@ -20,6 +20,8 @@ NO_RESPONSE: Final = -1
 """The variant key of a row whose response event has not arrived, and of a response that does not count."""
 PRE_PERIOD_VARIANT: Final = 255
 """The variant of all responses in the pre-period, whatever variant generated the response."""
+EXCLUDED_VARIANT_OFFSET: Final = 128
+"""Added to the variant of an excluded response. Only experiments with fewer variants have excluded responses."""
 MISSING: Final = -1
 """The value of a latency or category that a response does not have."""
 
@@ -54,6 +56,7 @@ class ResponseRow:
         "latency_ms",
         "ranks",
         "reactions",
+        "session",
         "stored_id",
         "student_hash",
         "superseded_response",
@@ -73,12 +76,14 @@ class ResponseRow:
         category: int = MISSING,
         reactions: tuple[Reaction, ...] = (),
         version: int = 0,
+        session: int = MISSING,
     ) -> None:
         self.timestamp_ms = timestamp_ms
         self.variant_key = variant_key
         """Experiment number · 256 + variant.
 
-        The variant is the index of its name among the sorted variant names, or `PRE_PERIOD_VARIANT`.
+        The variant is the index of its name among the sorted variant names, plus `EXCLUDED_VARIANT_OFFSET` for an
+        excluded response, or `PRE_PERIOD_VARIANT`.
         """
         self.student_hash = student_hash
         self.item_hashes = item_hashes
@@ -92,6 +97,8 @@ class ResponseRow:
 
         An undeclared category has the number of declared categories; a response without category has `MISSING`.
         """
+        self.session = session
+        """Hash of the session; `MISSING` without a session, or if no metric of the experiment is per session."""
         self.reactions = reactions
         """Distinct reactions, ascending."""
         self.version = version
@@ -116,7 +123,7 @@ class ResponseRow:
         self.variant_key = NO_RESPONSE
         self.student_hash = self.item_hashes = b""
         self.ranks = None
-        self.latency_ms = self.category = MISSING
+        self.latency_ms = self.category = self.session = MISSING
         self.reactions = ()
 
     def review_score(self) -> float | None:
@@ -163,11 +170,12 @@ def merge_response(
     ranks: tuple[int, ...] | None,
     latency_ms: int,
     category: int,
+    session: int,
 ) -> MergeOutcome:
     """Merge a response event into a row; of several events with the same id, the smallest (earliest) is stored."""
     outcome: MergeOutcome = "applied"
     if row.variant_key != NO_RESPONSE:
-        new = (timestamp_ms, variant_key, student_hash, item_hashes, ranks or (), latency_ms, category)
+        new = (timestamp_ms, variant_key, student_hash, item_hashes, ranks or (), latency_ms, category, session)
         old = (
             row.timestamp_ms,
             row.variant_key,
@@ -176,6 +184,7 @@ def merge_response(
             row.ranks or (),
             row.latency_ms,
             row.category,
+            row.session,
         )
         if new >= old:
             return "duplicate"
@@ -187,7 +196,7 @@ def merge_response(
         item_hashes,
         ranks,
     )
-    row.latency_ms, row.category = latency_ms, category
+    row.latency_ms, row.category, row.session = latency_ms, category, session
     return outcome
 
 

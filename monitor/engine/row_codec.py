@@ -1,11 +1,11 @@
 """Encoding of stored rows, and of the changes of stored vectors, as bytes.
 
-A row is a fixed head (big-endian), then a msgpack array.
+A row is a fixed head (big-endian), then a msgpack array. The session is left out if the response has none.
 
-| row | head | array |
+| row | head (bytes) | array |
 | --- | --- | --- |
-| response | version (4 bytes), variant key (4), ms (8) | kinds, student, items, ranks, latency, category, reactions |
-| student | version (4) | time, variant and category of the first response, blocks |
+| response | version 4, variant key 4, ms 8 | kinds, student, items, ranks, latency, category, reactions, session |
+| student | version 4 | time, variant and category of the first response, blocks |
 
 The kinds of reactions are listed separately only while the response is missing. expire.lua counts the kinds when such a
 row expires, and the MessagePack library of Redis cannot read the binary strings of the other elements.
@@ -29,6 +29,7 @@ import msgspec
 from mypy_extensions import i64
 
 from monitor.engine.id_hash import ITEM_HASH_BYTES, STUDENT_HASH_BYTES, STUDENT_TAG_BYTES
+from monitor.engine.local_days import UTC_DAYS, LocalDays
 from monitor.engine.response_row import MAX_REACTIONS, MISSING, NO_RESPONSE, WITHDRAWN, Reaction, ResponseRow
 from monitor.engine.student import BLOCK_HEAD_LENGTH, Student
 from monitor.errors import CorruptStore
@@ -51,6 +52,20 @@ _unpack_response_body: Final = msgspec.msgpack.Decoder(
         tuple[tuple[int, str, bytes, bytes, str, float], ...],
     ]
 ).decode
+_unpack_response_with_session: Final = msgspec.msgpack.Decoder(
+    tuple[
+        list[str] | None,
+        bytes,
+        bytes,
+        tuple[int, ...] | None,
+        int,
+        int,
+        tuple[tuple[int, str, bytes, bytes, str, float], ...],
+        int,
+    ]
+).decode
+_ARRAY_OF_8: Final = 0x98
+"""The first byte of a msgpack array of eight elements: of a response with a session."""
 _unpack_student_body: Final = msgspec.msgpack.Decoder(list[int]).decode
 
 
@@ -58,9 +73,8 @@ def encode_response_row(row: ResponseRow) -> bytes:
     """Return the stored bytes of a response row."""
     head = _RESPONSE_HEAD.pack(row.version, row.variant_key, row.timestamp_ms)
     kinds = [reaction[4] for reaction in row.reactions] if row.variant_key == NO_RESPONSE else None
-    body: bytes = _pack_body(
-        (kinds, row.student_hash, row.item_hashes, row.ranks, row.latency_ms, row.category, row.reactions)
-    )
+    fields = (kinds, row.student_hash, row.item_hashes, row.ranks, row.latency_ms, row.category, row.reactions)
+    body: bytes = _pack_body(fields if row.session == MISSING else (*fields, row.session))
     return head + body
 
 
@@ -83,8 +97,13 @@ def _load_response_row(row: ResponseRow, stored: bytes) -> None:
     if len(stored) < _RESPONSE_HEAD.size:
         raise ValueError(f"{len(stored)} bytes, expected at least {_RESPONSE_HEAD.size}")
     version, variant_key, timestamp_ms = _RESPONSE_HEAD.unpack_from(stored)
-    body = _unpack_response_body(memoryview(stored)[_RESPONSE_HEAD.size :])
-    _, student_hash, item_hashes, ranks, latency_ms, category, reactions = body
+    body, session = memoryview(stored)[_RESPONSE_HEAD.size :], MISSING
+    if len(body) > 0 and body[0] == _ARRAY_OF_8:
+        _, student_hash, item_hashes, ranks, latency_ms, category, reactions, session = _unpack_response_with_session(
+            body
+        )
+    else:
+        _, student_hash, item_hashes, ranks, latency_ms, category, reactions = _unpack_response_body(body)
     count = len(item_hashes) // ITEM_HASH_BYTES
     if (
         variant_key < NO_RESPONSE
@@ -92,7 +111,7 @@ def _load_response_row(row: ResponseRow, stored: bytes) -> None:
         or len(student_hash) not in (0, STUDENT_HASH_BYTES)
         or len(item_hashes) != count * ITEM_HASH_BYTES
         or (ranks is not None and len(ranks) != count)
-        or min(latency_ms, category) < MISSING
+        or min(latency_ms, category, session) < MISSING
         or len(reactions) > MAX_REACTIONS
     ):
         raise ValueError(
@@ -110,6 +129,7 @@ def _load_response_row(row: ResponseRow, stored: bytes) -> None:
     row.latency_ms = latency_ms
     row.category = category
     row.reactions = reactions
+    row.session = session
     row.version = version
 
 
@@ -130,9 +150,9 @@ def encode_student_row(student: Student) -> bytes:
     return _STUDENT_HEAD.pack(student.version) + body
 
 
-def decode_student_row(stored: bytes, sums_width: int) -> Student:
+def decode_student_row(stored: bytes, sums_width: int, days: LocalDays = UTC_DAYS) -> Student:
     """Return the decoded row of a student with sums vectors of a given length; raises `CorruptStore`."""
-    student = Student(sums_width)
+    student = Student(sums_width, days)
     load_student_row(student, stored)
     return student
 

@@ -27,6 +27,11 @@ class Response(msgspec.Struct, frozen=True, gc=False):
     """Whether the message has a user id that is one of `LimitSettings.placeholder_ids`; `user_id` is then None."""
     has_repeated_items: bool = False
     """Whether the message has an item more than once."""
+    session_id: str | None = None
+    attributes: tuple[tuple[str, str], ...] = ()
+    """(name, value as text) of further fields with a value, which the settings name: see `Settings.attributes`."""
+    is_excluded: bool = False
+    """Whether a rule of the response's source excludes the response from every experiment."""
 
 
 class Feedback(msgspec.Struct, frozen=True, gc=False):

@@ -63,6 +63,7 @@ class WireResponse(msgspec.Struct, gc=False):
     category: str | None = None
     latency_ms: float | None = None
     group_id: Text | None = None
+    session_id: Text | None = None
 
 
 class WireFeedback(msgspec.Struct, gc=False):

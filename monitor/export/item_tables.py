@@ -12,13 +12,13 @@ from rich.text import Text
 from monitor.analysis import IntraListDiversity, ItemScore, StoredItems, TriageEntry, format_timestamp
 from monitor.config import ExperimentSettings
 from monitor.errors import UsageError
-from monitor.export.presentation import format_count, format_counted, format_percent, format_significant
+from monitor.export.presentation import format_count, format_counted, format_percent, format_significant, format_time
 from monitor.export.terminal import id_text, simple_table
 
 _MAX_CHARACTERS: Final = 60
 SCORE_NOTE: Final = "at least: lower bound of the 95 % interval, which allows for few ratings."
 REVIEW_NOTE: Final = (
-    "bad: responses without items, or rated responses without a relevant item, of the last 10 days (UTC). "
+    "bad: responses without items, or rated responses without a relevant item, of the last 10 days of the experiment. "
     "priority: from 0 to 1, by default the lower bound of the 95 % interval of the share of bad responses."
 )
 
@@ -70,7 +70,7 @@ def render_worst_items(experiment: str, stored_items: StoredItems, limit: int) -
             short_id_text(item), format_count(sums.shown_count), format_count(score.ratings), *score_cells(score)
         )
     unrated = format_counted(stored_items.count_unrated(), "item was", "items were")
-    head = f"{experiment}: the worst rated items since {format_timestamp(stored_items.since_ms)[:10]} UTC"
+    head = f"{experiment}: the worst rated items since {format_time(stored_items.since_ms)}"
     return Group(
         Text(head, style="bold"),
         table,

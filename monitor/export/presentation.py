@@ -352,14 +352,32 @@ def experiment_table_rows(experiment: ExperimentSummary, now_ms: int, min_studen
     return table
 
 
+def _exclusion_rows(experiment: ExperimentSummary) -> list[TableRow]:
+    """Return rows with the excluded responses and students; no rows if there are none.
+
+    Values and details are in the order of `ExperimentSummary.variants_control_first`.
+    """
+    variants = [variant for _, variant in experiment.variants_control_first()]
+    if not any(variant.excluded_responses for variant in variants):
+        return []
+    numbers = [(variant.excluded_responses, variant.responses + variant.excluded_responses) for variant in variants]
+    responses = tuple(format_count(excluded) for excluded, _ in numbers)
+    shares = tuple(format_percent(excluded / total if total else None) for excluded, total in numbers)
+    students = tuple(format_count(variant.excluded_students) for variant in variants)
+    return [
+        TableRow("Excluded responses", responses, shares, "quality", QUALITY_HEADING),
+        TableRow("Excluded students", students, ("",) * len(variants), "quality", QUALITY_HEADING),
+    ]
+
+
 def data_quality_rows(experiment: ExperimentSummary) -> list[TableRow]:
     """Return rows with the numbers of events that do not count, or only in part; without rows of zeros.
 
     Values and details are in the order of `ExperimentSummary.variants_control_first`.
     """
-    quality = experiment.data_quality
+    table, quality = _exclusion_rows(experiment), experiment.data_quality
     if quality is None:
-        return []
+        return table
     variants = [quality.variants[name] for name, _ in experiment.variants_control_first()]
 
     def rows(label: str, numbers: list[int], details: list[str]) -> list[TableRow]:
@@ -374,7 +392,6 @@ def data_quality_rows(experiment: ExperimentSummary) -> list[TableRow]:
         ]
         return rows(label, numbers, shares)
 
-    table = []
     for reason in sorted({reason for variant in variants for reason in variant.rejected}):
         table += response_rows(f"Rejected, {reason}", [variant.rejected.get(reason, 0) for variant in variants])
     table += response_rows("Late responses", [variant.late for variant in variants])
@@ -705,8 +722,8 @@ def experiment_footnotes(experiment: ExperimentSummary, now_ms: int, min_student
     student_count = sum(variant.students for variant in experiment.variants.values())
     if anonymous_count:
         footnotes.append(
-            f"{format_counted(anonymous_count, 'response has', 'responses have')} no user id; each is compared like a "
-            "student: "
+            f"{format_counted(anonymous_count, 'response has', 'responses have')} no {experiment.unit_id_name}; "
+            "each is compared like a student: "
             f"{format_percent(anonymous_count / (anonymous_count + student_count))} of all compared. Above 1 % there "
             "is no decision."
         )
@@ -729,7 +746,7 @@ def experiment_footnotes(experiment: ExperimentSummary, now_ms: int, min_student
         )
     if any((variant.category_drift or variant.item_drift) is not None for variant in experiment.variants.values()):
         footnotes.append(
-            "Change of categories and items: Jensen-Shannon distance (0 to 1) between the last full UTC day and the "
+            "Change of categories and items: Jensen-Shannon distance (0 to 1) between the last full day and the "
             "reference. Up to the limit, chance explains it."
         )
     footnotes.append(

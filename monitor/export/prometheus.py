@@ -67,6 +67,15 @@ _EXPERIMENT_METRICS: Final = (
         "Students who were shown the variant, all time; each response without a user id counts as one student.",
     ),
     ExportedMetric(
+        "abmonitor_excluded_responses",
+        "gauge",
+        _VARIANT,
+        "Responses of the variant that a rule of exclude matches, all time; no other number contains them.",
+    ),
+    ExportedMetric(
+        "abmonitor_excluded_students", "gauge", _VARIANT, "Students with excluded responses of the variant, all time."
+    ),
+    ExportedMetric(
         "abmonitor_feedback",
         "gauge",
         (*_VARIANT, "kind"),
@@ -161,13 +170,13 @@ _EXPERIMENT_METRICS: Final = (
         "abmonitor_category_responses",
         "gauge",
         (*_VARIANT, "category"),
-        "Responses of the last full UTC day, by category: a declared one, other (any other value), or none (no value).",
+        "Responses of the last full day, by category: a declared one, other (any other value), or none (no value).",
     ),
     ExportedMetric(
         "abmonitor_drift_distance",
         "gauge",
         _MEASURE,
-        "Distance of the categories of the last full UTC day from the reference distribution, without a unit. The "
+        "Distance of the categories of the last full day from the reference distribution, without a unit. The "
         "label measure is psi (population stability index) or js (Jensen-Shannon distance).",
     ),
     ExportedMetric(
@@ -180,7 +189,7 @@ _EXPERIMENT_METRICS: Final = (
         "abmonitor_item_drift_distance",
         "gauge",
         _MEASURE,
-        "Distance of the items recommended on the last full UTC day from the reference distribution, without a unit. "
+        "Distance of the items recommended on the last full day from the reference distribution, without a unit. "
         "The label measure is psi (population stability index) or js (Jensen-Shannon distance).",
     ),
     ExportedMetric(
@@ -212,7 +221,7 @@ _EXPERIMENT_METRICS: Final = (
         "abmonitor_attention_bad_answers",
         "gauge",
         _CATEGORY,
-        "Bad responses of the category on the current UTC day: without any item, or rated without a relevant item.",
+        "Bad responses of the category on the current day: without any item, or rated without a relevant item.",
     ),
     ExportedMetric(
         "abmonitor_intended_share",
@@ -396,6 +405,8 @@ def _add_experiment(add: AddSample, experiment: ExperimentSummary, min_students:
         add("responses", variant_labels, variant.responses)
         add("rated_responses", variant_labels, variant.rated_responses)
         add("students", variant_labels, variant.students)
+        add("excluded_responses", variant_labels, variant.excluded_responses)
+        add("excluded_students", variant_labels, variant.excluded_students)
         for kind, count in variant.feedback.items():
             add("feedback", (*variant_labels, kind), count)
         _add_traffic(add, variant_labels, variant, is_frozen=experiment.history.frozen_at_ms is not None)
@@ -449,7 +460,7 @@ def _add_traffic(add: AddSample, variant_labels: tuple[str, ...], variant: Varia
 
 
 def _add_day_statistics(add: AddSample, variant_labels: tuple[str, ...], variant: VariantSummary) -> None:
-    """Add the samples of the last whole UTC day: responses by category, and drift."""
+    """Add the samples of the last whole day: responses by category, and drift."""
     if variant.category_drift is not None:
         for category, count in variant.category_drift.counts.items():
             add("category_responses", (*variant_labels, category), count)

@@ -18,7 +18,7 @@ from monitor.analysis import (
     find_entry_days,
     take_snapshot,
 )
-from monitor.clock import DAY_MS, HOUR_MS
+from monitor.clock import HOUR_MS
 from monitor.config import DecaySpec, ExperimentSettings
 from monitor.export.presentation import meets_min_students
 from monitor.state import StoreReader
@@ -84,8 +84,8 @@ def read_report_data(reader: StoreReader, experiment: ExperimentSettings, min_st
     summary = store_summary.experiments[experiment.name]
     at_ms = store_summary.as_of_ms if summary.analysis is None else summary.analysis.as_of_ms
     student_sums = reader.read_student_sums(experiment.name)
-    entry_days = find_entry_days(student_sums, at_ms)
-    first_ms = entry_days[0] * DAY_MS if entry_days else at_ms
+    entry_days = find_entry_days(student_sums, experiment.calendar, at_ms)
+    first_ms = experiment.calendar.start_ms(entry_days[0]) if entry_days else at_ms
     snapshots = {
         hour: snapshot
         for hour, snapshot in reader.read_snapshots(experiment.name).items()
@@ -118,11 +118,11 @@ def _decayed_means(
     min_students: int,
 ) -> Iterator[DecayedMeans]:
     """Yield decayed means by rising time: from snapshots and, in gaps between snapshots, from time buckets."""
-    days = find_entry_days(student_sums, as_of_ms)
+    days = find_entry_days(student_sums, experiment.calendar, as_of_ms)
     current_snapshot = take_snapshot(summary)
     if not days or current_snapshot is None:
         return
-    first_ms = days[0] * DAY_MS
+    first_ms = experiment.calendar.start_ms(days[0])
     oldest_bucket_ms = as_of_ms - experiment.retention_ms
     hours = sorted(snapshots)
     hour_step = -(-len(hours) // _MAX_SNAPSHOT_TIMES) or 1
@@ -132,7 +132,7 @@ def _decayed_means(
         snapshot = snapshots_by_ms.get(at_ms) or current_snapshot
         if at_ms not in snapshots_by_ms and at_ms != as_of_ms:
             snapshot = take_snapshot(reader.read_summary(at_ms).experiments[experiment.name]) or current_snapshot
-        students = count_students_until(student_sums, at_ms)
+        students = count_students_until(student_sums, experiment.calendar, at_ms)
         yield DecayedMeans(
             at_ms,
             at_ms in snapshots_by_ms,

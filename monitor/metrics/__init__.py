@@ -46,7 +46,6 @@ from monitor.metrics.measures import (
 )
 from monitor.metrics.ranked_lists import FloatArray, IntArray
 from monitor.metrics.record_layout import (
-    ACTIVITY_SQUARE_BITS,
     BUCKETS_PER_CHUNK,
     EXPOSURE_AGES,
     LOW_WORD_BITS,
@@ -62,6 +61,7 @@ from monitor.metrics.record_layout import (
     ResponseRecord,
     StudentField,
     StudentMeanSums,
+    StudentMetric,
     SubgroupField,
     UndefinedField,
     UnitField,
@@ -83,7 +83,6 @@ from monitor.metrics.traffic import (
 )
 
 __all__ = [
-    "ACTIVITY_SQUARE_BITS",
     "BAD_ANSWERS_FIELD",
     "BAD_ANSWER_DAYS",
     "BUCKETS_PER_CHUNK",
@@ -125,6 +124,7 @@ __all__ = [
     "Scorer",
     "StudentField",
     "StudentMeanSums",
+    "StudentMetric",
     "SubgroupField",
     "TrafficCounts",
     "UndefinedField",

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from monitor.clock import DAY_MS
 from monitor.config import ExperimentSettings
+from monitor.days import DayCalendar
 
 SHOWN_FIELD: Final = b"s"
 RATINGS_FIELD: Final = b"n"
@@ -44,6 +44,8 @@ class ItemLayout:
     """Fraction bits of a grade."""
     square_bits: int
     """Fraction bits of a squared grade."""
+    calendar: DayCalendar
+    """The days of the experiment."""
 
     @classmethod
     def for_experiment(cls, settings: ExperimentSettings) -> ItemLayout:
@@ -57,11 +59,20 @@ class ItemLayout:
             bucket_count=-(-settings.items.expected_items // _ITEMS_PER_BUCKET),
             grade_bits=_MAX_GRADE_BITS - integer_bits,
             square_bits=_MAX_GRADE_BITS - 2 * integer_bits,
+            calendar=settings.calendar,
         )
 
     def slice_of(self, timestamp_ms: int) -> int:
         """Return the number of the slice of a time."""
-        return timestamp_ms // (self.days_per_slice * DAY_MS)
+        return self.slice_of_day(self.calendar.day_number(timestamp_ms))
+
+    def slice_of_day(self, day: int) -> int:
+        """Return the number of the slice of a day."""
+        return day // self.days_per_slice
+
+    def slice_start_ms(self, slice_number: int) -> int:
+        """Return the time at which a slice begins."""
+        return self.calendar.start_ms(slice_number * self.days_per_slice)
 
     def oldest_slice(self, newest_ms: int) -> int:
         """Return the number of the first slice of the horizon that ends at `newest_ms`."""

@@ -10,7 +10,7 @@ There are three kinds of record and one vector, all of 64-bit integers:
 - a record over responses (`ResponseField`, `ResponseRecord`): for all time, and for each time bucket of each decay;
 - a record over students, for the live estimand (`UnitField`, `UnitRecord`). Responses that name no student are units,
   too;
-- a record over a cohort, the students first exposed on one UTC day, for the closed estimand (`CohortField`,
+- a record over a cohort, the students first exposed on one day, for the closed estimand (`CohortField`,
   `CohortRecord`);
 - the sums vector of one student in one variant (`StudentField`), from which the records over students follow.
 
@@ -22,12 +22,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
 from monitor.clock import DAY_MS
-from monitor.config import DecaySpec, ExperimentSettings, Population
+from monitor.config import (
+    RESPONSES_METRIC,
+    RETURN_DAYS_METRIC,
+    SESSION_RESPONSES_METRIC,
+    SESSIONS_METRIC,
+    DecaySpec,
+    ExperimentSettings,
+    Population,
+)
 from monitor.metrics.fixed_point import FIXED_POINT_BITS, Scorer, to_fixed_point
 from monitor.metrics.ranked_lists import BoolArray, FloatArray, IntArray
 
@@ -47,8 +55,8 @@ OFFSET_BITS: Final = 10
 A bucket has Σ offset and Σ x·offset besides counts and sums. Readers weight its events to first order around the
 bucket's middle; the relative error of a weight is at most (ln 2/128)²/2 = 0.0015 %."""
 
-ACTIVITY_SQUARE_BITS: Final = 14
-"""Fraction bits of the squares of a student's responses and return days."""
+_COUNT_SQUARE_BITS: Final = 14
+"""Fraction bits of the squares of a student's counts and sums."""
 
 EXPOSURE_AGES: Final = ((0, "0"), (1, "1"), (2, "2–3"), (4, "4–7"), (8, "8+"))
 """(first day, name) of the ranges of days since a student's first exposure. A novelty effect fades with these days."""
@@ -150,7 +158,7 @@ class UnitMetricField:
 class CohortField:
     """Indices in a record over a cohort, of windows that begin with the day of first exposure.
 
-    After the metrics' blocks of `CohortMetricField` come a block of `MeanField` for each activity metric, a block of
+    After the metrics' blocks of `CohortMetricField` come a block of `MeanField` for each student metric, a block of
     `UndefinedField` if the primary metric may be undefined, a block of `SubgroupField` for each subgroup, and two
     blocks of `PairField` if the experiment has a pre-period.
     """
@@ -166,7 +174,7 @@ class CohortField:
     RATED_SHARE_SQUARES: Final = 5
     """Σ(n/N)² (2)."""
     EXPOSURE_HOURS: Final = 7
-    """Students first exposed in each of the 24 hours of the UTC day."""
+    """Students first exposed in each of the 24 hours of the day."""
     METRICS: Final = 31
 
 
@@ -191,7 +199,7 @@ class CohortMetricField:
 
 
 class MeanField:
-    """Indices in a block of an activity metric, where y is a student's responses or return days."""
+    """Indices in a block of a student metric, where y is the student's value."""
 
     UNITS: Final = 0
     TOTAL: Final = 1
@@ -273,6 +281,39 @@ def square_bits(max_contribution: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class StudentMetric:
+    """A metric that has one value for a student's exposure window: see `ExperimentSettings.student_metrics`."""
+
+    measure: Literal["responses", "return_days", "total", "sessions", "session_responses", "session_share"]
+    metric: int = -1
+    """Of `total` and `session_share`: the number of the experiment's metric."""
+
+    @classmethod
+    def of(cls, name: str, experiment: ExperimentSettings) -> StudentMetric:
+        """Return the student metric with a name."""
+        prefix, _, metric = name.partition(":")
+        index = [metric.name for metric in experiment.metrics].index(metric) if metric else -1
+        return cls(_STUDENT_MEASURES[prefix], index)
+
+    @property
+    def is_per_session(self) -> bool:
+        """Whether sessions are counted; students without a session then have no value."""
+        return self.measure in ("sessions", "session_responses", "session_share")
+
+
+_STUDENT_MEASURES: Final[
+    dict[str, Literal["responses", "return_days", "total", "sessions", "session_responses", "session_share"]]
+] = {
+    RESPONSES_METRIC: "responses",
+    RETURN_DAYS_METRIC: "return_days",
+    "per_student": "total",
+    SESSIONS_METRIC: "sessions",
+    SESSION_RESPONSES_METRIC: "session_responses",
+    "sessions_with": "session_share",
+}
+
+
+@dataclass(frozen=True, slots=True)
 class RecordLayout:
     """The widths of an experiment's records, and the indices that depend on the experiment's definitions."""
 
@@ -283,8 +324,7 @@ class RecordLayout:
     """Whether each metric is over responses (an answer metric) instead of rated responses; () if none is."""
     least_values: tuple[int, ...] = ()
     """The least value of each metric in fixed point; () if all are 0."""
-    activity_metrics: tuple[str, ...] = ()
-    """See `ExperimentSettings.activity_metrics`."""
+    student_metrics: tuple[StudentMetric, ...] = ()
     has_undefined: bool = False
     """Whether records have sums of undefined values of the primary metric."""
     primary_index: int = 0
@@ -309,7 +349,7 @@ class RecordLayout:
             least_values=(0,) * len(bounds) + tuple(to_fixed_point(metric.least) for metric in answer_metrics)
             if any(metric.least for metric in answer_metrics)
             else (),
-            activity_metrics=experiment.activity_metrics,
+            student_metrics=tuple(StudentMetric.of(name, experiment) for name in experiment.student_metrics),
             has_undefined=experiment.primary_may_be_undefined,
             primary_index=[metric.name for metric in experiment.metrics].index(experiment.primary),
             segment_count=len(experiment.segments),
@@ -337,14 +377,22 @@ class RecordLayout:
         """Return the index of a metric's block in a record over a cohort."""
         return CohortField.METRICS + CohortMetricField.WIDTH * metric
 
-    def activity_index(self, activity: int) -> int:
-        """Return the index of an activity metric's block in a record over a cohort."""
-        return self.cohort_metric_index(self.metric_count) + MeanField.WIDTH * activity
+    def student_metric_index(self, metric: int) -> int:
+        """Return the index of the block of student metric number `metric` in a record over a cohort."""
+        return self.cohort_metric_index(self.metric_count) + MeanField.WIDTH * metric
+
+    @property
+    def student_metric_bits(self) -> tuple[int, ...]:
+        """Fraction bits of the squares of each student metric."""
+        return tuple(
+            FIXED_POINT_BITS if metric.measure == "session_share" else _COUNT_SQUARE_BITS
+            for metric in self.student_metrics
+        )
 
     @property
     def undefined_index(self) -> int:
         """Index of the block of undefined values in a record over a cohort."""
-        return self.activity_index(len(self.activity_metrics))
+        return self.student_metric_index(len(self.student_metrics))
 
     @property
     def subgroup_count(self) -> int:
@@ -681,10 +729,11 @@ class CohortRecord:
         sums = self._mean_sums(units_index, start + total, 2.0 ** self.layout.square_bits[metric])
         return sums.shifted(self._least_value(metric, population))
 
-    def activity_means(self, activity: int) -> StudentMeanSums:
-        """Return the sums of students' values of activity metric number `activity`."""
-        start = self.layout.activity_index(activity)
-        return self._mean_sums(start + MeanField.UNITS, start + MeanField.TOTAL, 2.0**ACTIVITY_SQUARE_BITS)
+    def student_metric_means(self, metric: int) -> StudentMeanSums:
+        """Return the sums of students' values of student metric number `metric`."""
+        start = self.layout.student_metric_index(metric)
+        scale = 2.0 ** self.layout.student_metric_bits[metric]
+        return self._mean_sums(start + MeanField.UNITS, start + MeanField.TOTAL, scale)
 
     def undefined_share_means(self) -> StudentMeanSums:
         """Return the sums of students' shares of rated responses whose primary metric is undefined."""

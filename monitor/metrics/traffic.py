@@ -45,7 +45,7 @@ HOUR_RECORD_WIDTH: Final = HourField.LATENCY_BUCKETS + len(LATENCY_BOUNDS_MS) + 
 
 
 class DayField:
-    """Indices in the record of a variant's UTC day."""
+    """Indices in the record of a variant's day."""
 
     RESPONSES: Final = 0
     ITEM_COUNT_SQUARES: Final = 1
@@ -63,7 +63,7 @@ def day_record_width(category_count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DayRecord:
-    """The record of a variant's UTC day by name."""
+    """The record of a variant's day by name."""
 
     integers: IntArray
     """At least `day_record_width` integers."""

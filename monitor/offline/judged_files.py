@@ -6,13 +6,17 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+import msgspec
+
 from monitor.analysis import ResponseWithFeedback
 from monitor.clock import Clock
 from monitor.config import ExperimentSettings, Settings
 from monitor.decoding import RecordDecoder
 from monitor.engine import (
+    EXCLUDED_VARIANT_OFFSET,
     MISSING,
     STUDENT_TAG_BYTES,
+    ExclusionRules,
     GradingRules,
     IdHasher,
     ResponseRow,
@@ -120,9 +124,13 @@ def _join_feedback(
     responses.sort(key=lambda event: (event.query_id or "", event.category or ""))
     for experiment in settings.experiments:
         rows: dict[str, tuple[ResponseRow, Response]] = {}
+        exclusion_rules = ExclusionRules(experiment.exclude)
         for event in responses:
             if event.experiment == experiment.name and _is_counted(event, experiment):
-                _merge_response_event(rows, event, experiment, identities)
+                is_excluded = event.is_excluded or exclusion_rules.match(event)
+                arm = sorted(experiment.variants).index(event.variant) + EXCLUDED_VARIANT_OFFSET * is_excluded
+                _merge_response_event(rows, msgspec.structs.replace(event, is_excluded=is_excluded), arm, identities)
+        rows = {response_id: (row, event) for response_id, (row, event) in rows.items() if not event.is_excluded}
         for response_id, (row, _) in rows.items():
             for reaction in feedback.get(response_id, ()):
                 merge_reaction(row, reaction_from_feedback(reaction, identities))
@@ -165,18 +173,26 @@ def _describe_skipped_responses(responses: Sequence[Response], settings: Setting
     Raises `InputRejected` if every response is skipped, with the sentences.
     """
     experiments = {experiment.name: experiment for experiment in settings.experiments}
-    skipped_names, outside_period = Counter[tuple[str, str]](), Counter[str]()
+    skipped_names, outside_period, excluded = Counter[tuple[str, str]](), Counter[str](), Counter[str]()
+    exclusion_rules = {name: ExclusionRules(experiment.exclude) for name, experiment in experiments.items()}
     for event in responses:
         experiment = experiments.get(event.experiment)
         if experiment is None or event.variant not in experiment.variants:
             skipped_names[event.experiment, event.variant] += 1
         elif not _is_counted(event, experiment):
             outside_period[event.experiment] += 1
+        elif event.is_excluded or exclusion_rules[event.experiment].match(event):
+            excluded[event.experiment] += 1
     sentences = describe_undeclared_names(skipped_names, settings) + [
         f"{count_noun(count, 'response')} skipped: outside of starts_at and ends_at of experiment {name}"
         for name, count in outside_period.items()
     ]
-    if responses and skipped_names.total() + outside_period.total() == len(responses) and sentences:
+    sentences += [
+        f"{count_noun(count, 'response')} excluded: a rule of exclude matches, of experiment {name} or of its source"
+        for name, count in excluded.items()
+    ]
+    skipped = skipped_names.total() + outside_period.total() + excluded.total()
+    if responses and skipped == len(responses) and sentences:
         raise InputRejected("\n".join(["no response counts:", *(f"  {sentence}" for sentence in sentences)]))
     return sentences
 
@@ -190,13 +206,13 @@ def _is_counted(event: Response, experiment: ExperimentSettings) -> bool:
 
 
 def _merge_response_event(
-    rows: dict[str, tuple[ResponseRow, Response]], event: Response, experiment: ExperimentSettings, identities: IdHasher
+    rows: dict[str, tuple[ResponseRow, Response]], event: Response, arm: int, identities: IdHasher
 ) -> None:
     """Add the response event to the row of the response_id, unless the row contains the event already."""
     row, _ = rows.get(event.response_id, (ResponseRow(), event))
     student = identities.hash_student(event.user_id) if event.user_id is not None else b""
     items = identities.hash_items(event.items)
-    arm = sorted(experiment.variants).index(event.variant)
     latency_ms = rounded_latency_ms(event)
-    if merge_response(row, event.timestamp_ms, arm, student, items, event.ranks, latency_ms, MISSING) != "duplicate":
+    outcome = merge_response(row, event.timestamp_ms, arm, student, items, event.ranks, latency_ms, MISSING, MISSING)
+    if outcome != "duplicate":
         rows[event.response_id] = row, event

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from monitor.clock import DAY_MS, HOUR_MS, Clock, wall_clock
+from monitor.clock import HOUR_MS, Clock, wall_clock
 from monitor.engine import Experiment
 from monitor.metrics import BAD_ANSWER_DAYS, ItemLayout, chunk_length_ms
 from monitor.pipeline.watermark import WatermarkTracker
@@ -160,7 +160,7 @@ class RetentionCleaner:
             oldest_ms = newest_ms - experiment.settings.retention_ms
             expired_ranges = [
                 expired_range
-                for variant in range(len(experiment.variant_keys))
+                for variant in (*range(len(experiment.variant_keys)), *experiment.excluded_variants)
                 for expired_range in self._expired_traffic(experiment, variant, oldest_ms)
             ]
             if experiment.counts_items:
@@ -182,7 +182,7 @@ class RetentionCleaner:
         yield ExpiredRange(
             days,
             lambda day: [keys.traffic_day(number, variant, day)],
-            oldest_ms // DAY_MS,
+            settings.calendar.day_number(oldest_ms),
             settings.drift.reference_days,
         )
 
@@ -204,7 +204,8 @@ class RetentionCleaner:
             lambda era: (keys.item_ids(number, era, bucket) for bucket in buckets),
             layout.era_of(oldest_slice),
         )
-        oldest_day = min(newest_ms // DAY_MS - BAD_ANSWER_DAYS, unchanged_before_ms // DAY_MS)
+        day_number = layout.calendar.day_number
+        oldest_day = min(day_number(newest_ms) - BAD_ANSWER_DAYS, day_number(unchanged_before_ms))
         yield ExpiredRange(
             keys.bad_answer_index(number),
             lambda day: (keys.bad_answers(number, day, bucket) for bucket in buckets),

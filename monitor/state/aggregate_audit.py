@@ -13,7 +13,7 @@ audit starts again; after several attempts it fails.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from monitor.analysis import format_timestamp
-from monitor.clock import DAY_MS, HOUR_MS
+from monitor.clock import HOUR_MS
 from monitor.config import NO_CATEGORY, OTHER_CATEGORY, Settings
 from monitor.engine import (
     NO_RESPONSE,
@@ -148,9 +148,11 @@ def audit_aggregates(store: ShardedStore, settings: Settings) -> AuditFindings:
         for experiment in settings.experiments
         if numbers[experiment.name] > 0 and experiment.name not in filling
     ]
+    excluding_numbers = {each.number for each in experiments if settings.excludes_responses(each.settings)}
     for _ in range(_ATTEMPTS):
         states_before = [shard.read_state() for shard in store]
-        findings = _Audit(store, experiments, states_before, read_hash_key(store, settings)).compare()
+        hash_key = read_hash_key(store, settings)
+        findings = _Audit(store, experiments, excluding_numbers, states_before, hash_key).compare()
         states_after = [shard.read_state() for shard in store]
         commits = sum(after.commits - before.commits for before, after in zip(states_before, states_after, strict=True))
         expirations_before, expirations_after = (
@@ -171,12 +173,19 @@ class _Audit:
     """Reads all rows, recomputes the aggregates, and compares the result with the stored aggregates."""
 
     def __init__(
-        self, store: ShardedStore, experiments: Sequence[Experiment], states: Sequence[StoreState], hash_key: bytes
+        self,
+        store: ShardedStore,
+        experiments: Sequence[Experiment],
+        excluding_numbers: Collection[int],
+        states: Sequence[StoreState],
+        hash_key: bytes,
     ) -> None:
+        """`excluding_numbers` are the numbers of the experiments that may have excluded responses."""
         self._store = store
         self._keys = store.first_shard.keys
         """Keys of the first shard; the records of all shards are added up under these keys."""
         self._by_number = {experiment.number: experiment for experiment in experiments}
+        self._excluding_numbers = excluding_numbers
         self._expired_before_ms = {
             number: max(state.expired_before_ms.get(str(number), 0) for state in states) for number in self._by_number
         }
@@ -209,6 +218,8 @@ class _Audit:
         for experiment in self._by_number.values():
             for index, name in enumerate(sorted(experiment.settings.variants)):
                 self._compare_variant(experiment, index, name)
+                if experiment.number in self._excluding_numbers:
+                    self._compare_variant(experiment, experiment.excluded_variants[index], f"{name}, excluded")
         for number, item_counter in self._item_counters.items():
             self._compare_items(self._by_number[number], item_counter)
         return self._findings
@@ -243,7 +254,7 @@ class _Audit:
                 variant = row.variant_key & 255
                 if variant == PRE_PERIOD_VARIANT:
                     continue
-                if item_counter is not None:
+                if item_counter is not None and variant not in experiment.excluded_variants:
                     self._add_items(item_counter, row)
                 self._newest_ms[row.variant_key] = max(self._newest_ms[row.variant_key], row.timestamp_ms)
                 contribution = experiment.rules.evaluate(row)
@@ -252,7 +263,9 @@ class _Audit:
                 )
                 traffic.add_response(1, variant, row.timestamp_ms, row.item_hashes, row.latency_ms, row.category)
                 if not row.student_hash:
-                    accumulator.add_anonymous_response(1, variant, row.timestamp_ms, row.category, contribution.sums)
+                    accumulator.add_anonymous_response(
+                        1, variant, row.timestamp_ms, row.category, contribution.sums, row.session
+                    )
                 self._add_kinds(row.variant_key, contribution)
             self._add(experiment, accumulator, traffic)
 
@@ -275,7 +288,7 @@ class _Audit:
         for stored in shard.read_rows(row_keys):
             if stored is None:
                 continue
-            student = decode_student_row(stored, width)
+            student = decode_student_row(stored, width, experiment.days)
             self._findings.students += 1
             accumulator.add_student(1, student)
             for variant in student.variants():
@@ -339,16 +352,19 @@ class _Audit:
         number, keys, expired_before_ms = experiment.number, self._keys, self._expired_before_ms[experiment.number]
         names = (*sorted(experiment.settings.categories), OTHER_CATEGORY, NO_CATEGORY)
         categories = {DayField.CATEGORIES + category: f"category {name}" for category, name in enumerate(names)}
-        for kind, length_ms, index_key_of, record_key_of, labels in (
-            ("traffic", HOUR_MS, keys.traffic_hour_index, keys.traffic_hour, _HOUR_LABELS),
-            ("days", DAY_MS, keys.traffic_day_index, keys.traffic_day, _DAY_LABELS | categories),
+        calendar, oldest_ms = experiment.settings.calendar, self._oldest_retained_ms(experiment)
+        oldest_hour, oldest_day = oldest_ms // HOUR_MS, calendar.day_number(oldest_ms)
+        day_labels = _DAY_LABELS | categories
+        for kind, oldest, start_of, index_key_of, record_key_of, labels in (
+            ("traffic", oldest_hour, _hour_start_ms, keys.traffic_hour_index, keys.traffic_hour, _HOUR_LABELS),
+            ("days", oldest_day, calendar.start_ms, keys.traffic_day_index, keys.traffic_day, day_labels),
         ):
-            oldest = self._oldest_retained_ms(experiment) // length_ms
             expected = self._numbers_of_recomputed(record_key_of(number, index, 0))
             for hour_or_day in self._list_members(variant_id, kind, index_key_of(number, index), expected, oldest):
-                if hour_or_day * length_ms >= expired_before_ms:
+                start_ms = start_of(hour_or_day)
+                if start_ms >= expired_before_ms:
                     key = record_key_of(number, index, hour_or_day)
-                    start = format_timestamp(hour_or_day * length_ms)
+                    start = format_timestamp(start_ms)
                     period_labels = {position: f"{kind} from {start}: {label}" for position, label in labels.items()}
                     self._compare(variant_id, kind, key, self._read_record(key), period_labels)
 
@@ -364,14 +380,15 @@ class _Audit:
             self._compare(variant_id, "students", keys.unit_sums(number, index), students)
         else:
             self._findings.unchecked.append(
-                f"{variant_id[1]}: sums over students, because of {count_noun(anonymous, 'response')} without user_id"
+                f"{variant_id[1]}: sums over students, because of {count_noun(anonymous, 'response')} without "
+                f"{experiment.settings.unit_field}"
             )
         expected_days = self._numbers_of_recomputed(keys.cohort_sums(number, index, 0))
         for day in self._list_members(variant_id, "cohorts", keys.cohort_index(number, index), expected_days):
-            key = keys.cohort_sums(number, index, day)
-            if not expired_before_ms or not anonymous or day * DAY_MS >= expired_before_ms:
-                label = format_timestamp(day * DAY_MS)[:10]
-                self._compare(variant_id, "cohorts", key, self._read_record(key), prefix=f"cohort {label}")
+            key, calendar = keys.cohort_sums(number, index, day), experiment.settings.calendar
+            if not expired_before_ms or not anonymous or calendar.start_ms(day) >= expired_before_ms:
+                prefix = f"cohort {calendar.date_text(day)}"
+                self._compare(variant_id, "cohorts", key, self._read_record(key), prefix=prefix)
 
     def _compare_buckets(self, variant_id: _VariantId, experiment: Experiment, index: int) -> None:
         number, keys = experiment.number, self._keys
@@ -428,8 +445,9 @@ class _Audit:
         """Compare the slices and days of items within retention, as far as their rows have not expired."""
         number, keys, layout = experiment.number, self._keys, item_counter.layout
         expired_before_ms, newest_ms = self._expired_before_ms[number], self._newest_response_ms(experiment)
-        length_ms = layout.days_per_slice * DAY_MS
-        oldest = max(layout.oldest_slice(newest_ms), -(-expired_before_ms // length_ms))
+        day_number = layout.calendar.day_number
+        first_whole_day = day_number(expired_before_ms - 1) + 1
+        oldest = max(layout.oldest_slice(newest_ms), -(-first_whole_day // layout.days_per_slice))
         for variant, name in enumerate(sorted(experiment.settings.variants)):
             variant_id, index = (experiment.settings.name, name), keys.item_index(number, variant)
             members = self._item_index_members[index]
@@ -439,7 +457,7 @@ class _Audit:
                 ]
                 self._compare_item_counts(variant_id, f"items of slice {slice_number}", hash_keys)
         variant_id, index = (experiment.settings.name, _ALL_VARIANTS), keys.bad_answer_index(number)
-        oldest = max(newest_ms // DAY_MS - BAD_ANSWER_DAYS, -(-expired_before_ms // DAY_MS))
+        oldest = max(day_number(newest_ms) - BAD_ANSWER_DAYS, first_whole_day)
         for day in self._list_members(variant_id, "items", index, self._item_index_members[index], oldest, "day"):
             hash_keys = [keys.bad_answers(number, day, bucket) for bucket in range(layout.bucket_count)]
             self._compare_item_counts(variant_id, f"bad answers of day {day}", hash_keys)
@@ -553,3 +571,7 @@ def _labels(experiment: Experiment) -> dict[int, str]:
         start = ResponseField.METRICS + ResponseMetricField.WIDTH * metric
         labels |= {start + field: label.format(settings.name) for field, label in _METRIC_LABELS.items()}
     return labels
+
+
+def _hour_start_ms(hour: int) -> int:
+    return hour * HOUR_MS

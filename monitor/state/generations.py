@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from monitor.config import StoreSettings
+from monitor.days import UTC_ZONE, day_calendar
 from monitor.errors import CorruptStore, IncompatibleStore, UsageError, count_noun
 from monitor.metrics import RecordLayout, ResponseRecord
 from monitor.state.keys import (
@@ -123,22 +124,23 @@ def read_lost_events(store: ShardedStore) -> dict[str, int]:
     return dict(lost_events)
 
 
-def read_first_response_day(store: ShardedStore, experiments: Collection[str]) -> int | None:
-    """Return the first UTC day on which a generation has a response of some experiments; None without a response.
+def read_first_response_ms(store: ShardedStore, experiments: Collection[str]) -> int | None:
+    """Return the beginning of the first day with a response of some experiments; None without a response.
 
     Return 0 for a generation of another schema, because its first day is unknown.
     """
-    days: set[int] = set()
+    starts_ms: list[int] = []
     with translating_errors(store.settings):
         if int(store.client.hget(store.first_shard.keys.meta, "schema") or 0) != SCHEMA:
             return 0
     for name, stored in read_stored_experiments(store).items():
+        calendar = day_calendar(stored["definitions"].get("day", UTC_ZONE))
         for variant in range(len(stored["definitions"]["variants"]) if name in experiments else 0):
             for shard in store:
                 index_key = shard.keys.cohort_index(stored["number"], variant)
                 with translating_errors(store.settings):
-                    days.update(map(int, store.client.zrange(index_key, 0, -1)))
-    return min(days, default=None)
+                    starts_ms += [calendar.start_ms(int(day)) for day in store.client.zrange(index_key, 0, -1)]
+    return min(starts_ms, default=None)
 
 
 def delete_all_generations(store: ShardedStore) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from monitor.analysis import ItemCoverage
-from monitor.clock import DAY_MS, HOUR_MS
+from monitor.clock import HOUR_MS
 from monitor.config import ExperimentSettings
 from monitor.engine import OTHER_ITEMS_HASH
 from monitor.metrics import SHOWN_FIELD, ItemLayout
@@ -92,7 +92,7 @@ class CoverageReader:
         catalogue_size = (
             len(settings.catalogue) if settings.catalogue is not None and settings.sample_one_in == 1 else None
         )
-        since_ms = self._layout.oldest_slice(newest_ms) * self._layout.days_per_slice * DAY_MS
+        since_ms = self._layout.slice_start_ms(self._layout.oldest_slice(newest_ms))
         return ItemCoverage(since_ms, len(items), None if catalogue_size is None else len(items) / catalogue_size)
 
     def _read_slices(self, variants: Sequence[int], newest_ms: int, cached_slices: _Slices) -> _Slices:

@@ -12,7 +12,6 @@ from itertools import islice
 from typing import Literal
 
 from monitor.analysis import REVIEW_DAYS, ItemSums, ReviewRanking, StoredItems, TriageEntry, rank_for_review
-from monitor.clock import DAY_MS
 from monitor.config import OTHER_CATEGORY, ExperimentSettings
 from monitor.engine import OTHER_ITEMS_HASH
 from monitor.metrics import BAD_ANSWER_DAYS, SHOWN_FIELD, DayRecord, ItemLayout, day_record_width
@@ -113,7 +112,7 @@ class ItemReader:
         layout, first_day = self._layout, today - REVIEW_DAYS + 1
         buckets = sorted({layout.bucket_of(item) for item in items})
         shares: dict[int, float] = {}
-        for slice_number in range(layout.slice_of(first_day * DAY_MS), layout.slice_of(today * DAY_MS) + 1):
+        for slice_number in range(layout.slice_of_day(first_day), layout.slice_of_day(today) + 1):
             first, last = slice_number * layout.days_per_slice, (slice_number + 1) * layout.days_per_slice - 1
             last = min(last, today)
             shares[slice_number] = (last - max(first, first_day) + 1) / (last - first + 1)
@@ -159,9 +158,7 @@ class ItemReader:
         names = self.read_names((item for sums in sums_by_variant.values() for item in sums), newest_ms or 0)
         item_settings = self._settings.items
         return StoredItems(
-            since_ms=None
-            if newest_ms is None
-            else self._layout.oldest_slice(newest_ms) * self._layout.days_per_slice * DAY_MS,
+            since_ms=None if newest_ms is None else self._layout.slice_start_ms(self._layout.oldest_slice(newest_ms)),
             by_variant={
                 variant: {names[item]: item_sums for item, item_sums in sums.items()}
                 for variant, sums in sums_by_variant.items()
@@ -181,7 +178,7 @@ class ItemReader:
         newest_ms = self.read_newest_response_ms()
         if newest_ms is None:
             return ()
-        today = newest_ms // DAY_MS
+        today = self._layout.calendar.day_number(newest_ms)
         if by == "category":
             bad_category_answers = self._read_bad_category_answers(today)
             return rank_for_review(bad_category_answers, self._read_category_responses(today), today, ranking=ranking)

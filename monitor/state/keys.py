@@ -6,8 +6,8 @@ for the other shards. `abm:{0}:active` is the number of the active generation; a
 of a generation is `abm:{TAG}:NUMBER:` and one of the names below. Only rows of responses and students exist in
 millions, so only their names are short. No other name begins with r or s, so that a pattern can select the rows.
 
-In the list, e is the number of an experiment, v the index of a variant, and an index a sorted set whose score is the
-number of the commit that last changed the member's record.
+In the list, e is the number of an experiment, v the variant (its index, plus 128 for excluded responses), and an index
+a sorted set whose score is the number of the commit that last changed the member's record.
 
     meta                            hash, see below
     experiments_set                 the declared experiments as JSON, see `monitor.config.declared_set` (first shard)
@@ -34,14 +34,14 @@ number of the commit that last changed the member's record.
     s<experiment><student>          row of a student
     all_time_sums:e:v               record: sums over all responses
     unit_sums:e:v                   record: sums over students
-    cohort_sums:e:v:day             record: sums over students whose first response was on that UTC day
+    cohort_sums:e:v:day             record: sums over students whose first response was on that day
     cohort_index:e:v                index of days in cohort_sums
     bucket_chunk:e:v:decay:n        64 time buckets, see `state.record_reader.decode_chunk`
     bucket_index:e:v:decay          index of chunks n in bucket_chunk
     traffic:e:v                     record: all traffic, see `monitor.metrics.traffic`
     traffic_hour:e:v:hour           record: traffic of one hour
     traffic_hour_index:e:v          index of hours in traffic_hour
-    traffic_day:e:v:day             record: responses of a UTC day, items by cell, responses by category
+    traffic_day:e:v:day             record: responses of a day, items by cell, responses by category
     traffic_day_index:e:v           index of days in traffic_day
     item_counts:e:v:slice:n         hash: item and kind of count, see `monitor.metrics.item_layout` → integer; n is
                                     a bucket

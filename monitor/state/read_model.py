@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
@@ -24,9 +24,9 @@ from monitor.analysis import (
     find_analysis_time,
     list_verdict_history,
 )
-from monitor.clock import DAY_MS, HOUR_MS, Clock
+from monitor.clock import HOUR_MS, Clock
 from monitor.config import DeclaredSet, ExperimentSettings, Settings
-from monitor.engine import IdHasher
+from monitor.engine import EXCLUDED_VARIANT_OFFSET, IdHasher
 from monitor.errors import StoreUnavailable, UnusableStore, UsageError
 from monitor.metrics import IntArray, RecordLayout, ResponseRecord, UnitRecord, chunk_length_ms
 from monitor.state.backfills import read_backfills
@@ -78,11 +78,13 @@ class _VariantRecords:
     uncounted_reactions: Counter[str] = field(default_factory=Counter)
     """Reason → reactions that do not count."""
     cohort_days: set[int] = field(default_factory=set)
-    """UTC days with a record over the students who were first exposed on that day."""
+    """Days with a record over the students who were first exposed on that day."""
     cohorts: Mapping[int, IntArray] = field(default_factory=dict)
     """Day → record; empty before `StoreReader._read_cohorts`."""
     last_response_ms: int | None = None
     last_event_ms: int | None = None
+    excluded: _VariantRecords | None = None
+    """Records of the variant's excluded responses; None if no rule excludes responses."""
 
 
 @dataclass(slots=True)
@@ -186,7 +188,7 @@ class StoreReader:
         cache = self._caches.get(is_past) or BucketCache(self._read_run_ids())
         while True:
             variants, counts = self._read_variants()
-            newest = [variant.last_event_ms for variant in variants if variant.last_event_ms is not None]
+            newest = [each.last_event_ms for each in _with_excluded(variants) if each.last_event_ms is not None]
             at_ms = (max(newest, default=None) or self._clock()) if as_of_ms is None else as_of_ms
             self._read_cohorts(variants)
             series = self._bucket_series(variants)
@@ -248,6 +250,7 @@ class StoreReader:
                 newest_event_ms=counts.newest_ms,
                 data_quality=students.data_quality,
                 history=students.history,
+                unit_id_name="user id" if experiment.unit == "user" else experiment.unit_field,
             )
         configured = frozenset[str]().union(*(experiment.feedback_kinds for experiment in self._settings.experiments))
         unmatched = dict.fromkeys(configured, 0) | _limit_kinds(counts.unmatched, configured)
@@ -267,6 +270,7 @@ class StoreReader:
         return StoredStudentSums(
             variant_records={variant.name: variant.unit_sums for variant in variants},
             cohorts={variant.name: variant.cohorts for variant in variants},
+            excluded_cohorts={variant.name: variant.excluded.cohorts for variant in variants if variant.excluded},
             delay_counts={variant.name: variant.delay_counts for variant in variants},
             lost_events=counts.lost_events,
             rejected_share=counts.rejected_records / counts.recent_records if counts.recent_records else None,
@@ -289,7 +293,12 @@ class StoreReader:
             layout, number = self._layouts[experiment.name], self.numbers[experiment.name]
             for index, name in enumerate(sorted(experiment.variants)):
                 responses, units = (np.zeros(width, np.int64) for width in (layout.response_width, layout.unit_width))
-                variants.append(_VariantRecords(experiment, number, index, name, responses, units))
+                variant = _VariantRecords(experiment, number, index, name, responses, units)
+                if self._settings.excludes_responses(experiment):
+                    variant.excluded = _VariantRecords(
+                        experiment, number, EXCLUDED_VARIANT_OFFSET + index, name, responses.copy(), units.copy()
+                    )
+                variants.append(variant)
         counts = _EventCounts()
         for shard in self.store:
             self._add_shard(variants, counts, shard)
@@ -317,6 +326,7 @@ class StoreReader:
         experiment_numbers = list(dict.fromkeys(variant.number for variant in variants))
         commands = [("HGETALL", key) for key in hash_keys]
         commands += [("HGETALL", keys.data_quality(number)) for number in experiment_numbers]
+        variants = _with_excluded(variants)
         for variant in variants:
             numbers = variant.number, variant.index
             commands += (
@@ -364,7 +374,9 @@ class StoreReader:
 
     def _read_cohorts(self, variants: Sequence[_VariantRecords]) -> None:
         """Read the records of all cohort days, on each shard at the same moment, into `cohorts` of the variants."""
-        variant_days = [(variant, sorted(variant.cohort_days)) for variant in variants if variant.cohort_days]
+        variant_days = [
+            (variant, sorted(variant.cohort_days)) for variant in _with_excluded(variants) if variant.cohort_days
+        ]
         tables = [
             np.zeros((len(days), self._layouts[variant.experiment.name].cohort_width), dtype=np.int64)
             for variant, days in variant_days
@@ -389,7 +401,7 @@ class StoreReader:
             variant_traffic.append(
                 VariantTraffic(variant.experiment, variant.number, variant.index, max(per_student, 1.0))
             )
-        return self._drift_reader.read_drifts(variant_traffic, until_ms // DAY_MS)
+        return self._drift_reader.read_drifts(variant_traffic, until_ms)
 
     def _read_coverage(
         self, variants: Sequence[_VariantRecords], run_ids: tuple[str, ...]
@@ -442,7 +454,7 @@ class StoreReader:
     ) -> VariantSummary:
         response_record, unit_record = ResponseRecord(variant.all_time_sums), UnitRecord(variant.unit_sums)
         responses, rated = int(response_record.responses), int(response_record.rated)
-        layout = self._layouts[variant.experiment.name]
+        layout, excluded = self._layouts[variant.experiment.name], variant.excluded
         metrics = {}
         for index, (count, undefined, total, square) in enumerate(response_record.metric_sums(layout)):
             metric = variant.experiment.metrics[index]
@@ -478,6 +490,8 @@ class StoreReader:
             last_response_at_ms=variant.last_response_ms,
             last_event_at_ms=variant.last_event_ms,
             metrics=metrics,
+            excluded_responses=0 if excluded is None else int(ResponseRecord(excluded.all_time_sums).responses),
+            excluded_students=0 if excluded is None else UnitRecord(excluded.unit_sums).students,
         )
 
 
@@ -499,6 +513,15 @@ def open_store_reader(
             shown_settings = shown_settings.select_experiment(experiment, argument)
             numbers = {experiment: numbers[experiment]}
         yield StoreReader(shards, shown_settings, numbers, clock, declared_set)
+
+
+def _with_excluded(variants: Iterable[_VariantRecords]) -> list[_VariantRecords]:
+    """Return the records of the variants, each followed by those of the variant's excluded responses."""
+    return [
+        records
+        for variant in variants
+        for records in ((variant,) if variant.excluded is None else (variant, variant.excluded))
+    ]
 
 
 def _newest_responses_ms(variants: Sequence[_VariantRecords]) -> dict[str, int]:

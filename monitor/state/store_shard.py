@@ -37,7 +37,7 @@ from monitor.state.store_records import (
     encode_position,
 )
 
-SCHEMA: Final = 17
+SCHEMA: Final = 18
 _ROWS_PER_COMMAND: Final = 5000
 Result = TypeVar("Result")
 

@@ -34,7 +34,7 @@ VariantNumbers: TypeAlias = tuple[int, int]
 Drifts: TypeAlias = tuple[DayDrift | None, DayDrift | None]
 """Drift of the categories and of the displayed items."""
 Days: TypeAlias = Mapping[int, IntArray]
-"""UTC day → record, see `monitor.metrics.traffic`; a day without responses is missing."""
+"""Day → record, see `monitor.metrics.traffic`; a day without responses is missing."""
 
 
 def read_traffic(
@@ -89,16 +89,21 @@ class DriftReader:
         )
         self._references: dict[str, CellCounts] = {}
 
-    def read_drifts(self, variants: Sequence[VariantTraffic], today: int) -> Mapping[VariantNumbers, Drifts]:
-        """Return the drift of each variant's last day before `today` from reference days, for categories and items.
+    def read_drifts(self, variants: Sequence[VariantTraffic], until_ms: int) -> Mapping[VariantNumbers, Drifts]:
+        """Return the drift of each variant's last day before the day of a time from reference days.
 
-        The drift is None if a day or the reference is missing. Raises `StoreUnavailable`.
+        The drifts are of categories and of items. A drift is None if a day or the reference is missing. Raises
+        `StoreUnavailable`.
         """
         by_numbers = {(variant.number, variant.variant): variant for variant in variants}
+        todays = {numbers: variant.experiment.calendar.day_number(until_ms) for numbers, variant in by_numbers.items()}
         days = self._read(
-            {numbers: variant.experiment.drift.reference_days for numbers, variant in by_numbers.items()}, today - 1
+            {numbers: variant.experiment.drift.reference_days for numbers, variant in by_numbers.items()},
+            {numbers: today - 1 for numbers, today in todays.items()},
         )
-        return {numbers: self._drifts_of(variant, days[numbers], today) for numbers, variant in by_numbers.items()}
+        return {
+            numbers: self._drifts_of(variant, days[numbers], todays[numbers]) for numbers, variant in by_numbers.items()
+        }
 
     def _drifts_of(self, variant: VariantTraffic, days: Days, today: int) -> Drifts:
         experiment, categories = variant.experiment, None
@@ -132,13 +137,15 @@ class DriftReader:
             self._references[experiment.name] = counts
         return self._references[experiment.name]
 
-    def _read(self, reference_days: Mapping[VariantNumbers, int], last: int) -> Mapping[VariantNumbers, Days]:
-        """Return the records of each variant's first days, as many as `reference_days`, and of the day `last`."""
+    def _read(
+        self, reference_days: Mapping[VariantNumbers, int], last_days: Mapping[VariantNumbers, int]
+    ) -> Mapping[VariantNumbers, Days]:
+        """Return the records of each variant's first days, as many as `reference_days`, and of the last day."""
         days_read: dict[VariantNumbers, Days] = {numbers: {} for numbers in reference_days}
-        listed_days = self._list_days(list(reference_days), last)
+        listed_days = self._list_days(last_days)
         while any(listed_days.values()):
             days_to_read = {
-                numbers: [day for day in days if day < days[0] + reference_days[numbers] or day == last]
+                numbers: [day for day in days if day < days[0] + reference_days[numbers] or day == last_days[numbers]]
                 for numbers, days in listed_days.items()
                 if days
             }
@@ -153,14 +160,16 @@ class DriftReader:
             listed_days = {numbers: listed_days[numbers][1:] for numbers in emptied}
         return days_read
 
-    def _list_days(self, variants: Sequence[VariantNumbers], last: int) -> dict[VariantNumbers, list[int]]:
-        """Return the days up to `last` in the indexes, at the same moment on each shard."""
-        listed_days: dict[VariantNumbers, set[int]] = {numbers: set() for numbers in variants}
+    def _list_days(self, last_days: Mapping[VariantNumbers, int]) -> dict[VariantNumbers, list[int]]:
+        """Return the days up to each variant's last day in the indexes, at the same moment on each shard."""
+        listed_days: dict[VariantNumbers, set[int]] = {numbers: set() for numbers in last_days}
         for shard in self._store:
-            indexes = [("ZRANGE", shard.keys.traffic_day_index(*numbers), 0, -1) for numbers in variants]
-            for numbers, days in zip(variants, read_in_transaction(shard, indexes), strict=True):
+            indexes = [("ZRANGE", shard.keys.traffic_day_index(*numbers), 0, -1) for numbers in last_days]
+            for numbers, days in zip(last_days, read_in_transaction(shard, indexes), strict=True):
                 listed_days[numbers].update(map(int, days))
-        return {numbers: sorted(day for day in days if day <= last) for numbers, days in listed_days.items()}
+        return {
+            numbers: sorted(day for day in days if day <= last_days[numbers]) for numbers, days in listed_days.items()
+        }
 
     def _read_records(self, days_by_variant: Mapping[VariantNumbers, Sequence[int]]) -> dict[VariantNumbers, Days]:
         """Return the records of the days with responses, at the same moment on each shard."""

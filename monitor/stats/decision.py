@@ -15,13 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from monitor.clock import HOURS_PER_DAY
 from monitor.config import ChangeKind
+from monitor.days import DayCalendar, day_calendar
 from monitor.errors import count_noun
 from monitor.stats.comparison import (
     MIN_UNITS_FOR_DECISION,
@@ -49,8 +50,8 @@ VerdictState: TypeAlias = Literal[
 ReasonCode: TypeAlias = Literal[
     "incomplete", "few_students", "young", "no_variation",
     "sample_ratio", "empty_variant", "stray_traffic", "segment_sample_ratio", "hour_sample_ratio",
-    "uneven_crossovers", "crossovers", "anonymous_units", "lost_events", "rejected_events", "uneven_rejections",
-    "many_rejections",
+    "excluded_sample_ratio", "uneven_crossovers", "crossovers", "anonymous_units", "lost_events", "rejected_events",
+    "uneven_rejections", "many_rejections",
     "worse", "guardrail_crossed",
     "better", "not_worse", "too_small", "undecided",
     "compared_sample_ratio", "undefined_disagree", "populations_disagree",
@@ -65,8 +66,8 @@ ReasonCode: TypeAlias = Literal[
 _WARNING_CODES: Final = frozenset[ReasonCode](
     {
         "sample_ratio", "empty_variant", "stray_traffic", "segment_sample_ratio", "hour_sample_ratio",
-        "uneven_crossovers", "crossovers", "anonymous_units", "lost_events", "rejected_events", "uneven_rejections",
-        "many_rejections", "worse",
+        "excluded_sample_ratio", "uneven_crossovers", "crossovers", "anonymous_units", "lost_events", "rejected_events",
+        "uneven_rejections", "many_rejections", "worse",
         "guardrail_crossed",
     }
 )  # fmt: skip
@@ -87,7 +88,6 @@ _CHANGED_SUBJECTS: Final[Mapping[ChangeKind, str]] = {
     "shares": "Intended shares",
     "variants": "Variants",
 }
-_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 _LONG_DAYS: Final = 90.0
 """A longer wait for 80 % power is reported."""
 _UNRESOLVED_MDES: Final = 3.0
@@ -219,6 +219,7 @@ def decide_verdict(evidence: VerdictEvidence, sample_ratio: SrmResult | None = N
             (metric.name, compare_arms(metric.arms, metric.mde, metric.max_value)) for metric in evidence.diagnostics
         ),
         sample_ratio=sample_ratio or check_srm(evidence.phases, alpha=criteria.sample_ratio_alpha),
+        excluded_ratio=check_srm(evidence.excluded_phases, alpha=criteria.sample_ratio_alpha),
         compared_ratio=check_srm(evidence.compared_phases, alpha=criteria.sample_ratio_alpha),
         crossover_ratio=check_srm(evidence.left_out_phases, alpha=criteria.sample_ratio_alpha),
         segment_ratios=_check_parts(evidence.segments, criteria.sample_ratio_alpha, len(evidence.segments)),
@@ -438,6 +439,8 @@ class _DecisionRule:
     guardrails: tuple[GuardrailResult, ...]
     diagnostics: tuple[tuple[str, VariantComparison], ...]
     sample_ratio: SrmResult
+    excluded_ratio: SrmResult
+    """The SRM test of the students with excluded responses."""
     compared_ratio: SrmResult
     """The SRM test of the compared students."""
     crossover_ratio: SrmResult
@@ -543,12 +546,13 @@ class _DecisionRule:
             )
             text = (
                 f"{evidence.unit_noun.capitalize()}s {finding} {split} (sample ratio mismatch, p = {sample_ratio.p:.2g}"
-                f"; limit {sample_ratio.alpha:g}){_detection_date(sample_ratio)}. Repair the assignment, then start a "
-                "new experiment."
+                f"; limit {sample_ratio.alpha:g}){_detection_date(sample_ratio, day_calendar(evidence.day_zone))}. "
+                "Repair the assignment, then start a new experiment."
             )
             yield Reason("sample_ratio", text)
         yield from self.segment_mismatches()
         yield from self.hour_mismatches()
+        yield from self.excluded_mismatch()
         for variant in sample_ratio.empty_variants:
             yield Reason("empty_variant", f"{variant} should get a share of the {evidence.unit_noun}s, but has none.")
         for variant in sample_ratio.stray_variants:
@@ -562,7 +566,7 @@ class _DecisionRule:
             )
             yield Reason("uneven_crossovers", text)
         if evidence.anonymous_units > criteria.anonymous_limit * evidence.units:
-            field = "user_id" if evidence.unit == "user" else "group_id"
+            field = evidence.unit_field
             text = (
                 f"{_percent(evidence.anonymous_units / evidence.units)} of the compared units are responses without a "
                 f"{field}; the limit is {_percent(criteria.anonymous_limit)}. Several of them may come from one "
@@ -677,6 +681,26 @@ class _DecisionRule:
                 f"day, so the variants have {self.evidence.unit_noun}s of different times of day."
             )
             yield Reason("hour_sample_ratio", text)
+
+    def excluded_mismatch(self) -> Iterator[Reason]:
+        """Yield the reason that the students with excluded responses are not split as intended."""
+        result, noun = self.excluded_ratio, self.evidence.unit_noun
+        if result.mismatch:
+            worst_phase = max(result.phases, key=lambda phase: phase.log_e)
+            split = ", ".join(
+                f"{arm.variant} has {_count(arm.students, noun)} ({_percent(arm.observed)}) instead of "
+                f"{_percent(arm.intended)}"
+                for arm in worst_phase.arms
+                if arm.observed is not None
+            )
+            detection = _detection_date(result, day_calendar(self.evidence.day_zone))
+            text = (
+                f"Excluded {noun}s are not split as intended: {split} (sample ratio mismatch, p = {result.p:.2g}; "
+                f"limit {result.alpha:g}){detection}. So the exclusion depends on the variant, and the "
+                f"compared {noun}s differ between the variants as well. Exclude only by fields that are known before "
+                f"the {noun} is assigned to a variant."
+            )
+            yield Reason("excluded_sample_ratio", text)
 
     def comparison_biases(self) -> Iterator[Reason]:
         """Yield the reasons why the compared students may differ between the variants: no gain may be concluded."""
@@ -825,13 +849,13 @@ class _DecisionRule:
 
     def changes_after_data(self, *kinds: ChangeKind) -> str:
         """Return a sentence for each day with changes of the kinds after the first response, with the date."""
-        first_ms = self.evidence.first_response_ms
-        phrases: dict[tuple[ChangeKind, str], list[str]] = {}
+        first_ms, calendar = self.evidence.first_response_ms, day_calendar(self.evidence.day_zone)
+        phrases: dict[tuple[ChangeKind, int], list[str]] = {}
         for change in self.evidence.history.changes:
             if change.kind in kinds and first_ms is not None and change.at_ms >= first_ms:
-                phrases.setdefault((change.kind, _utc_time(change.at_ms)[:10]), []).append(change.text)
+                phrases.setdefault((change.kind, calendar.day_number(change.at_ms)), []).append(change.text)
         return " ".join(
-            f"{_CHANGED_SUBJECTS[kind]} changed on {day}: {'; '.join(texts)}."
+            f"{_CHANGED_SUBJECTS[kind]} changed on {_describe_day(day, calendar)}: {'; '.join(texts)}."
             for (kind, day), texts in list(phrases.items())[-_MAX_LISTED_CHANGES:]
         )
 
@@ -941,6 +965,10 @@ def _describe_missing(quality: DataQuality) -> str:
     )
 
 
-def _detection_date(result: SrmResult) -> str:
+def _detection_date(result: SrmResult, calendar: DayCalendar) -> str:
     """Return the date of the alarm as the end of a sentence; empty without a date. The cause may be older."""
-    return "" if result.mismatch_day is None else f", detected on {date.fromordinal(_EPOCH_DAY + result.mismatch_day)}"
+    return "" if result.mismatch_day is None else f", detected on {_describe_day(result.mismatch_day, calendar)}"
+
+
+def _describe_day(day: int, calendar: DayCalendar) -> str:
+    return f"{calendar.date_text(day)}{calendar.zone_note}"

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
 
 import msgspec
 
+from monitor.config import UNIT_FIELDS
+from monitor.days import UTC_ZONE, day_calendar
 from monitor.stats.argument_checks import check_level, check_non_negative, check_positive
 from monitor.stats.data_quality import DataQuality
 from monitor.stats.estimates import Estimate
@@ -134,10 +135,18 @@ def _utc(time_ms: int) -> str:
 class VerdictEvidence(msgspec.Struct, frozen=True):
     """The evidence on a treatment against the control at an event time."""
 
+    def __post_init__(self) -> None:
+        day_calendar(self.day_zone)
+
     @property
     def unit_noun(self) -> str:
         """The noun for a unit in sentences: student or group."""
         return "student" if self.unit == "user" else "group"
+
+    @property
+    def unit_field(self) -> str:
+        """The field with the id of the unit."""
+        return UNIT_FIELDS.get(self.unit, self.unit)
 
     control: str
     """The name of the control variant."""
@@ -156,17 +165,21 @@ class VerdictEvidence(msgspec.Struct, frozen=True):
     """Allocation phases with the numbers of students at first exposure."""
     compared_phases: tuple[PhaseCounts, ...] = ()
     """Allocation phases with the numbers of compared students: those with a value of the primary metric."""
+    excluded_phases: tuple[PhaseCounts, ...] = ()
+    """Allocation phases with the numbers of students at their first excluded response; empty without a rule."""
     left_out_phases: tuple[PhaseCounts, ...] = ()
     """Allocation phases with the numbers of crossovers among students with complete windows, by first variant."""
     segments: tuple[SegmentCounts, ...] = ()
     exposure_hours: tuple[SegmentCounts, ...] = ()
     """Students by hour of first exposure, instead of a segment; hours without students are left out."""
+    day_zone: str = UTC_ZONE
+    """The time zone whose dates are the days of the experiment."""
     has_new_students: bool = True
     """Whether students have entered in the last week; otherwise `closed_days` stops growing."""
-    unit: Literal["user", "group"] = "user"
-    """Whether the units, which are called students, are groups."""
+    unit: str = "user"
+    """What the units, which are called students, are: user, group, or the field with the id of the group."""
     anonymous_units: int = 0
-    """Responses without a user id, or without a group id if the units are groups; each is a unit."""
+    """Responses without the id of the unit; each is a unit."""
     units: int = 0
     """Students with one variant only, and responses without a user id."""
     crossovers: int = 0

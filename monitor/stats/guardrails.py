@@ -26,7 +26,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from monitor.config import LATENCY_METRIC, RESPONSES_METRIC
+from monitor.config import LATENCY_METRIC, RESPONSES_METRIC, SESSION_RESPONSES_METRIC, SESSIONS_METRIC
 from monitor.stats.argument_checks import check_level, check_positive
 from monitor.stats.comparison import MIN_UNITS_FOR_DECISION
 from monitor.stats.confidence_sequences import HalfNormalMixture, mde_information
@@ -36,7 +36,12 @@ from monitor.stats.rare_events import missing_value_variance, small_sample_varia
 GuardrailState = Literal["held", "open", "crossed", "unknown"]
 
 _TUNING_MEAN_FRACTION: Final = 0.25
-_TYPICAL_MEANS: Final = {LATENCY_METRIC: 1000.0, RESPONSES_METRIC: 2.0}
+_TYPICAL_MEANS: Final = {
+    LATENCY_METRIC: 1000.0,
+    RESPONSES_METRIC: 2.0,
+    SESSIONS_METRIC: 2.0,
+    SESSION_RESPONSES_METRIC: 2.0,
+}
 """Typical means of metrics without a largest value, for tuning only."""
 
 

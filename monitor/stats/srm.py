@@ -44,7 +44,7 @@ _DayOfPhase: TypeAlias = tuple[tuple[float, ...], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class DayCounts:
-    """The numbers of students of a UTC day (counted from 1970), by variant."""
+    """The numbers of students of a day (counted from 1970), by variant."""
 
     day: int
     students: Mapping[str, int]
@@ -140,7 +140,7 @@ class SrmResult:
     mismatch: bool
     """Whether e has reached 1/alpha at the end of any day so far."""
     mismatch_day: int | None
-    """The UTC day (counted from 1970) at whose end e first reached 1/alpha; None without a mismatch or without days."""
+    """The day (counted from 1970) at whose end e first reached 1/alpha; None without a mismatch or without days."""
     empty_variants: tuple[str, ...]
     """Variants with a share that have no students in a phase, too improbably for chance: see `check_srm`."""
     stray_variants: tuple[str, ...]

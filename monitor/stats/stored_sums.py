@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from monitor.clock import DAY_MS
 from monitor.config import Population
+from monitor.days import DayCalendar
 from monitor.metrics import (
     DELAY_BOUNDS_MS,
     CohortField,
@@ -32,7 +32,7 @@ from monitor.stats.experiment_history import ExperimentHistory
 
 
 class CohortTable(Mapping[int, IntArray]):
-    """Cohort records of a variant by UTC day of first exposure (days since 1970), as rows of a table."""
+    """Cohort records of a variant by day of first exposure (days since 1970), as rows of a table."""
 
     def __init__(self, days: Sequence[int], table: IntArray) -> None:
         self._row_by_day = {day: row for row, day in enumerate(days)}
@@ -85,7 +85,9 @@ class StoredStudentSums:
     variant_records: Mapping[str, IntArray]
     """Variant → record over all students (`RecordLayout.unit_width` integers)."""
     cohorts: Mapping[str, Mapping[int, IntArray]]
-    """Variant → UTC day of first exposure (days since 1970) → record (`RecordLayout.cohort_width` integers)."""
+    """Variant → day of first exposure (days since 1970) → record (`RecordLayout.cohort_width` integers)."""
+    excluded_cohorts: Mapping[str, Mapping[int, IntArray]] = field(default_factory=dict)
+    """As `cohorts`, of the excluded responses; empty if no rule excludes responses."""
     delay_counts: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     """Variant → class of `DELAY_BOUNDS_MS` → events that arrived with such a delay."""
     lost_events: int = 0
@@ -110,13 +112,13 @@ class StoredStudentSums:
         }
 
 
-def is_cohort_closed(day: int, at_ms: int, exposure_days: int, closing_ms: int) -> bool:
-    """Return whether the cohort of UTC day `day` (since 1970) is closed at `at_ms`.
+def is_cohort_closed(day: int, calendar: DayCalendar, at_ms: int, exposure_days: int, closing_ms: int) -> bool:
+    """Return whether the cohort of a day (since 1970) is closed at `at_ms`.
 
     A cohort closes `closing_ms` after the end of the last student's exposure window: the length of the feedback window
     and the closing delay.
     """
-    return (day + exposure_days) * DAY_MS + closing_ms <= at_ms
+    return calendar.start_ms(day + exposure_days) + closing_ms <= at_ms
 
 
 def closed_metric_statistic(
@@ -141,9 +143,9 @@ def closed_undefined_as_zero_statistic(record: IntArray, layout: RecordLayout) -
     return _sample_mean_statistic(CohortRecord(record, layout).undefined_as_zero_means())
 
 
-def closed_activity_statistic(record: IntArray, layout: RecordLayout, activity: int) -> SampleMeanStatistic:
-    """Return the statistic of activity metric number `activity`, from a sum of closed cohort records."""
-    return _sample_mean_statistic(CohortRecord(record, layout).activity_means(activity))
+def closed_student_metric_statistic(record: IntArray, layout: RecordLayout, metric: int) -> SampleMeanStatistic:
+    """Return the statistic of student metric number `metric`, from a sum of closed cohort records."""
+    return _sample_mean_statistic(CohortRecord(record, layout).student_metric_means(metric))
 
 
 def closed_subgroup_statistic(

@@ -10,9 +10,13 @@ from monitor.config import (
     EMPTY_METRIC,
     LATENCY_ABOVE_PREFIX,
     LATENCY_METRIC,
+    PER_STUDENT_PREFIX,
     RATED_SHARE_METRIC,
     RESPONSES_METRIC,
     RETURN_DAYS_METRIC,
+    SESSION_RESPONSES_METRIC,
+    SESSIONS_METRIC,
+    SESSIONS_WITH_PREFIX,
     SHARE_PREFIX,
     is_proportion,
 )
@@ -30,8 +34,23 @@ _LABELS: Final = {
     "items_shown": "number of items shown",
     RESPONSES_METRIC: "number of responses per student",
     RETURN_DAYS_METRIC: "number of days on which a student returns",
+    SESSIONS_METRIC: "number of sessions per student",
+    SESSION_RESPONSES_METRIC: "number of responses per session",
 }
-_UNITS: Final = {LATENCY_METRIC: " ms", RESPONSES_METRIC: " responses", RETURN_DAYS_METRIC: " days"}
+_PATTERNS: Final = {
+    "score:": "mean score of '{}'",
+    "sum:": "sum of '{}' per response",
+    LATENCY_ABOVE_PREFIX: "share of responses slower than {} ms",
+    PER_STUDENT_PREFIX: "sum of {} per student",
+    SESSIONS_WITH_PREFIX: "share of sessions with {} above 0",
+}
+_UNITS: Final = {
+    LATENCY_METRIC: " ms",
+    RESPONSES_METRIC: " responses",
+    RETURN_DAYS_METRIC: " days",
+    SESSIONS_METRIC: " sessions",
+    SESSION_RESPONSES_METRIC: " responses",
+}
 _CONCLUSIONS: Final[Mapping[GuardrailState, str]] = {
     "held": ", so the guardrail holds",
     "crossed": ", so the guardrail failed",
@@ -48,16 +67,12 @@ def metric_label(name: str) -> str:
     >>> metric_label("score:csat"), metric_label("sum:watched_minutes"), metric_label("rated_share")
     ("mean score of 'csat'", "sum of 'watched_minutes' per response", 'share of rated responses')
     """
+    prefix, _, parameter = name.partition(":")
     if name.startswith(SHARE_PREFIX):
-        kind, _, threshold = name.removeprefix(SHARE_PREFIX).partition(">=")
+        kind, _, threshold = parameter.partition(">=")
         return f"share of responses with feedback '{kind}'" + (f" of at least {threshold}" if threshold else "")
-    if name.startswith("score:"):
-        return f"mean score of '{name.removeprefix('score:')}'"
-    if name.startswith("sum:"):
-        return f"sum of '{name.removeprefix('sum:')}' per response"
-    if name.startswith(LATENCY_ABOVE_PREFIX):
-        return f"share of responses slower than {name.removeprefix(LATENCY_ABOVE_PREFIX)} ms"
-    return _LABELS.get(name, name)
+    pattern = _PATTERNS.get(f"{prefix}:") if parameter else None
+    return _LABELS.get(name, name) if pattern is None else pattern.format(parameter)
 
 
 def capitalized_metric_label(name: str) -> str:

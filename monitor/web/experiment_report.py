@@ -105,10 +105,12 @@ def _describe_sample_size(report: ReportData) -> str | None:
     """Return the number of students and responses with the first day; None before the first student."""
     if not report.daily_splits:
         return None
-    first_day = format_time(report.daily_splits[0].as_of_ms).partition(",")[0]
+    calendar = report.settings.calendar
+    first_day = calendar.day_number(report.daily_splits[0].as_of_ms)
+    date = format_time(first_day * DAY_MS).partition(",")[0]
     students = sum(report.daily_splits[-1].students.values())
     responses = sum(variant.responses for variant in report.summary.variants.values())
-    return f"{format_count(students)} students and {format_count(responses)} responses since {first_day}"
+    return f"{format_count(students)} students and {format_count(responses)} responses since {date}{calendar.zone_note}"
 
 
 def format_decimal(value: float | None, *, sign: bool = False) -> str:

@@ -9,12 +9,15 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import date, datetime
 from hashlib import blake2b
+from zoneinfo import ZoneInfo
 
 from monitor.config import ExperimentSettings, MetricSpec
 from monitor.events import Feedback, Response
 
 DAY_MS = 86_400_000
+_EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 
 
 @dataclass
@@ -34,6 +37,17 @@ class ExpectedResponse:
     """The score of the latest review, of any time; None without a review."""
     is_rated: bool = False
     """Whether any item of the response has a grade or, without ranking metrics, an answer metric has feedback."""
+
+
+def local_day(zone: str, timestamp_ms: int) -> int:
+    """Return the days from 1970-01-01 to the date of a time in a zone."""
+    return datetime.fromtimestamp(timestamp_ms // 1000, ZoneInfo(zone)).date().toordinal() - _EPOCH_ORDINAL
+
+
+def local_time_ms(zone: str, day: int, hour: int = 0, minute: int = 0) -> int:
+    """Return a time of day on a day since 1970; of a time that a clock shows twice, the first."""
+    midnight = datetime.fromordinal(day + _EPOCH_ORDINAL)
+    return round(midnight.replace(hour=hour, minute=minute, tzinfo=ZoneInfo(zone)).timestamp() * 1000)
 
 
 def _gain(experiment: ExperimentSettings, grade: float) -> float:
@@ -105,7 +119,7 @@ def _identity(event: Response | Feedback) -> object:
         return event
     return (
         event.response_id, event.timestamp_ms, event.variant, event.user_id, event.items, event.latency_ms,
-        event.category,
+        event.category, event.session_id,
     )  # fmt: skip
 
 

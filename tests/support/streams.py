@@ -57,6 +57,14 @@ ANSWER_METRICS = (
 WITH_ANSWER_METRICS = replace(
     EXPERIMENT,
     metrics=(*EXPERIMENT.metrics, *ANSWER_METRICS),
+    student_metrics=(
+        "per_student:share:escalated",
+        "responses_per_session",
+        "responses_per_student",
+        "return_days",
+        "sessions_per_student",
+        "sessions_with:success@2",
+    ),
     exclusive_kinds=(("helpful", "escalated"),),
     additive_kinds=("watched",),
 )
@@ -80,11 +88,24 @@ RICH = replace(
 )
 """With everything that is only stored where it is asked for."""
 _WITH_SILENCE = MetricSpec("score:reviewed", "score", kind="reviewed", least=1, most=5, silence=2)
+RICH_ANSWERS_ONLY = replace(
+    RICH,
+    metrics=ANSWER_METRICS,
+    student_metrics=(*WITH_ANSWER_METRICS.student_metrics[:-1], "sessions_with:share:escalated"),
+    primary="score:reviewed",
+    grades={},
+)
 ANSWERS_ONLY = replace(
-    WITH_ANSWER_METRICS, metrics=(_WITH_SILENCE, *ANSWER_METRICS[1:]), primary="score:reviewed", grades={}
+    RICH_ANSWERS_ONLY,
+    metrics=(_WITH_SILENCE, *ANSWER_METRICS[1:]),
+    novelty=False,
+    starts_at_ms=None,
+    pre_period_ms=None,
+    decision=WITH_ANSWER_METRICS.decision,
 )
 """Without ranking metrics and grades; responses without a score have one, too."""
-RICH_ANSWERS_ONLY = replace(RICH, metrics=ANSWER_METRICS, primary="score:reviewed", grades={})
+EXCLUDING = replace(RICH, exclude={"user_id": ("student-[12]",), "category": ("history",)})
+"""With excluded responses; of several copies of a response, some may be excluded."""
 SETTINGS = Settings((EXPERIMENT,))
 
 
@@ -117,6 +138,7 @@ def _response(draw: st.DrawFn, number: int) -> Response:
         ranks=None if positions == list(range(1, count + 1)) else tuple(positions),
         user_id=f"student-{student}" if student else None,
         category=draw(st.sampled_from([None, "fractions", "geometry", "history"])),
+        session_id=draw(st.sampled_from([None, "s-1", "s-2"])),
         latency_ms=draw(st.sampled_from([None, 0, 49.6, 50, 412.4, 700, 61_000, 86_400_000])),
     )
 

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "monitor"
 LAYERS = [
-    "__init__", "errors", "clock", "config", "events", "metrics", "engine", "stats", "analysis", "state",
+    "__init__", "errors", "clock", "days", "config", "events", "metrics", "engine", "stats", "analysis", "state",
     "decoding", "sources", "pipeline", "offline", "simulation", "export", "web", "app", "cli", "__main__",
 ]  # fmt: skip
 """From the data that comes in to the commands of the user; each layer may import from the layers before it."""

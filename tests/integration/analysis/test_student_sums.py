@@ -268,7 +268,7 @@ def test_a_plain_experiment_stores_no_optional_sums(redis_server: RedisServer) -
         bench.first_shard.client.strlen(name)
         for name in bench.first_shard.client.scan_iter(bench.first_shard.keys.prefix + b"cohort_sums:*")
     )
-    assert max_bytes <= 8 * RecordLayout.for_experiment(PLAIN_EXPERIMENT).activity_index(0)
+    assert max_bytes <= 8 * RecordLayout.for_experiment(PLAIN_EXPERIMENT).student_metric_index(0)
 
 
 _PRIMARY_METRICS = [

@@ -19,10 +19,10 @@ from monitor.state import PENDING_FEEDBACK, Position, PositionUpdate, ShardedSto
 from tests.servers.redis import RedisServer
 from tests.support.dump import Dump, dump
 from tests.support.store_bench import SLOW_HEALTH_CHECKS, StoreBench
-from tests.support.streams import EXPERIMENT, arrivals, changed, normalize_events, streams
+from tests.support.streams import EXCLUDING, EXPERIMENT, arrivals, changed, normalize_events, streams
 
 OTHER = replace(EXPERIMENT, name="other")
-REDEFINED = replace(EXPERIMENT, gain="linear", novelty=True)
+REDEFINED = replace(EXPERIMENT, gain="linear", novelty=True, exclude=EXCLUDING.exclude)
 Events = Sequence[Response | Feedback]
 
 

@@ -22,7 +22,17 @@ from monitor.state.record_reader import encode_chunk
 from tests.servers.redis import RedisServer
 from tests.support.dump import dump
 from tests.support.store_bench import SLOW_HEALTH_CHECKS, StoreBench, make_rating, make_response
-from tests.support.streams import ANSWERS_ONLY, EXPERIMENT, HOUR, RICH, RICH_ANSWERS_ONLY, START, arrivals, streams
+from tests.support.streams import (
+    ANSWERS_ONLY,
+    EXCLUDING,
+    EXPERIMENT,
+    HOUR,
+    RICH,
+    RICH_ANSWERS_ONLY,
+    START,
+    arrivals,
+    streams,
+)
 
 Events = Sequence[Response | Feedback]
 
@@ -34,7 +44,9 @@ def test_the_audit_finds_no_difference_in_what_workers_have_written(
 ) -> None:
     """For any stream, order and division into batches."""
     events = data.draw(streams())
-    experiment = data.draw(st.sampled_from([EXPERIMENT, RICH, ANSWERS_ONLY, RICH_ANSWERS_ONLY]))
+    lord_howe = replace(RICH, day_zone="Australia/Lord_Howe")
+    experiments = [EXPERIMENT, RICH, EXCLUDING, lord_howe, ANSWERS_ONLY, RICH_ANSWERS_ONLY]
+    experiment = data.draw(st.sampled_from(experiments))
     bench = StoreBench(redis_server, experiment, data.draw(st.sampled_from([1, 3])))
     bench.apply(
         data.draw(arrivals(events)), worker_count=2, worker_order=data.draw(st.lists(st.integers(0, 1), min_size=1))

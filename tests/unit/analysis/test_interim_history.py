@@ -75,7 +75,10 @@ def test_the_student_split_of_a_day_is_as_of_its_end() -> None:
 def test_days_after_the_given_time_are_ignored() -> None:
     """Later days add neither students nor interim analyses nor splits."""
     students = sum_students(SENSITIVE_EXPERIMENT, STUDENTS_WITH_EFFECT)
-    assert count_students_until(students, time_after_days(2) - 1) == {"control": 80, "treatment": 80}
+    assert count_students_until(students, SENSITIVE_EXPERIMENT.calendar, time_after_days(2) - 1) == {
+        "control": 80,
+        "treatment": 80,
+    }
     assert len(compute_interim_analyses(SENSITIVE_EXPERIMENT, students, time_after_days(3))) == 1
     assert compute_student_splits(SENSITIVE_EXPERIMENT, students, time_after_days(-1)) == ()
 

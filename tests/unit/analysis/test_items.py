@@ -38,6 +38,7 @@ from monitor.analysis.triage import (
 )
 from monitor.clock import DAY_MS
 from monitor.config import DecaySpec, ItemSettings
+from monitor.days import day_calendar
 from monitor.engine.grading import GradingRules
 from monitor.engine.id_hash import ITEM_HASH_BYTES, IdHasher
 from monitor.engine.item_counts import ItemCounter
@@ -294,7 +295,8 @@ class TestTriage:
                 BadAnswer("raised", today_ms, 7.9),
                 BadAnswer("new", today_ms - 1),
                 BadAnswer("new", today_ms, 0.5),
-            ]
+            ],
+            day_calendar("UTC"),
         )
         assert counts == {"new": {100: 2, 99: 1}, "raised": {100: 7}}
         assert [entry.name for entry in rank_for_review(counts, {}, 100)] == ["raised", "new"]
@@ -305,7 +307,7 @@ class TestTriage:
     def test_the_review_list_does_not_depend_on_the_order_of_bad_answers(self, bad_answers: list[BadAnswer]) -> None:
         """Counts are sums over responses."""
         entries, entries_of_reversed = (
-            rank_for_review(count_bad_answers_by_day(ordered_answers), {"a": 20, "b": 30}, 11)
+            rank_for_review(count_bad_answers_by_day(ordered_answers, day_calendar("UTC")), {"a": 20, "b": 30}, 11)
             for ordered_answers in (bad_answers, bad_answers[::-1])
         )
         assert entries == entries_of_reversed

@@ -187,3 +187,17 @@ def test_wrong_input_is_an_error_with_the_expected_one(
     code, _, error = map_message(message, *flags)
     assert code == 2
     assert problem in error
+
+
+def test_an_excluded_response_is_shown_with_the_path_of_the_attribute(map_message: Any) -> None:
+    """The rules may be those of the experiment; the value of the attribute is not shown."""
+    config = SOURCES.replace('user_id = "$key"', 'user_id = "$key"\nattributes = { role = "who.role" }')
+    rules = 'exclude = { role = ["teacher"] }\n'
+    exit_code, out, _ = map_message({**ANSWER, "who": {"role": "teacher"}}, "--topic", "answers", config=rules + config)
+    assert exit_code == 0
+    lines = _lines(out)
+    assert "excluded a rule of exclude matches: the response is counted, but not compared" in lines
+    assert any(line.split() == ["role", "who.role"] for line in lines)
+    assert "teacher" not in out
+    _, out, _ = map_message({**ANSWER, "who": {"role": "pupil"}}, "--topic", "answers", config=rules + config)
+    assert "excluded" not in out

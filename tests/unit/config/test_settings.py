@@ -929,6 +929,17 @@ class TestDecisions:
         (experiment,) = _load(tmp_path, _with(f"allocations = [{allocations}]")).experiments
         (warning,) = experiment_warnings([experiment])
         assert warning.startswith("experiments.ranker.allocations[1].from is not midnight in UTC: ")
+        assert warning.endswith("Set the time to midnight, such as 2026-02-04T00:00:00+00:00")
+
+    def test_an_allocation_that_begins_within_a_day_of_another_zone_gets_a_warning(self, tmp_path: Path) -> None:
+        """Midnight in the zone of the experiment gets no warning, before and after a change of the clock."""
+        times = ("2026-03-28T00:00:00Z", "2026-03-29T00:00:00+01:00", "2026-03-30T00:00:00+02:00")
+        allocations = ", ".join(f"{{ from = {time}, {_HALF} }}" for time in times)
+        lines = f"day = 'Europe/Berlin'\nallocations = [{allocations}]"
+        (experiment,) = _load(tmp_path, _with(lines)).experiments
+        (warning,) = experiment_warnings([experiment])
+        assert warning.startswith("experiments.ranker.allocations[0].from is not midnight in Europe/Berlin: ")
+        assert warning.endswith("Set the time to midnight, such as 2026-03-29T00:00:00+01:00")
 
     def test_a_half_life_that_is_long_for_the_retention_gets_a_warning(self, tmp_path: Path) -> None:
         """With a retention of 30 days, half-lives above 80 hours and reciprocal decays above 30 days get warnings."""
@@ -974,8 +985,44 @@ class TestDefinitions:
         guardrail = "guardrails = [{ metric = 'return_days', harmful_direction = 'down', margin = 0.1 }]\n"
         (changed,) = _load(tmp_path, GOOD + "unit = 'group'\nclosing_delay = '6h'\n" + guardrail).experiments
         definitions = aggregate_definitions(changed)
-        assert (definitions["unit"], definitions["activity"]) == ("group", ["return_days"])
+        assert (definitions["unit"], definitions["student_metrics"]) == ("group", ["return_days"])
         assert changed.closing_ms == 30 * 3_600_000
+
+    def test_the_zone_of_the_days_is_a_definition_unless_it_is_utc(self, tmp_path: Path) -> None:
+        """So stores without a zone keep their definitions."""
+        (default,) = _load(tmp_path, GOOD).experiments
+        (utc,) = _load(tmp_path, _with("day = 'UTC'")).experiments
+        (berlin,) = _load(tmp_path, _with("day = 'Europe/Berlin'")).experiments
+        assert utc == default
+        assert "day" not in aggregate_definitions(utc)
+        assert definition_differences("ranker", aggregate_definitions(utc), aggregate_definitions(berlin)) == [
+            "ranker.day: not set in the store, Europe/Berlin in the file"
+        ]
+
+    @pytest.mark.parametrize(
+        ("value", "hint"),
+        [
+            ("'Europe/Berlim'", "; did you mean Europe/Berlin?"),
+            ("'berlin'", "; did you mean Europe/Berlin?"),
+            ("'America/New York'", "; did you mean America/New_York?"),
+            ("'utc'", "; did you mean UTC?"),
+            ("'Europe/Frankfurt'", ""),
+            ("'../UTC'", "; did you mean UTC?"),
+            ("1", ""),
+            ("''", ""),
+        ],
+    )
+    def test_an_unknown_zone_is_reported_with_the_most_similar_one(self, tmp_path: Path, value: str, hint: str) -> None:
+        """Names are those of the IANA database, with its case."""
+        (error,) = _load_errors(tmp_path, _with(f"day = {value}"))
+        assert error.key == "experiments.ranker.day"
+        name = "the name of a time zone of the IANA database, such as Europe/Berlin"
+        assert str(error).endswith(f"expected {name}{hint} (line 6 of the file)")
+
+    def test_the_zone_of_the_computer_is_no_zone(self, tmp_path: Path) -> None:
+        """Another computer may have another zone under this name."""
+        (error,) = _load_errors(tmp_path, _with("day = 'localtime'"))
+        assert error.key == "experiments.ranker.day"
 
     def test_gain_tables_with_nearly_equal_grades_differ(self, tmp_path: Path) -> None:
         """Grades are written with all digits, whole grades without a decimal point."""

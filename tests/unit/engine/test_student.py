@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from datetime import datetime
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,9 @@ from hypothesis import strategies as st
 from msgspec.msgpack import encode as packb
 
 from monitor.clock import DAY_MS
+from monitor.days import day_calendar
 from monitor.engine.accumulator import MetricAccumulator
+from monitor.engine.local_days import LocalDays
 from monitor.engine.row_codec import decode_student_row, encode_student_row
 from monitor.engine.student import Student
 from monitor.errors import CorruptStore
@@ -46,6 +49,28 @@ def test_stored_bytes_do_not_depend_on_the_order_of_changes(
     assert encode_student_row(decode_student_row(encoded, WIDTH)) == encoded
     chance.shuffle(changes)
     assert encode_student_row(_student(changes)) == encoded
+
+
+_ONE_RESPONSE = (1, 0, 0, 0)
+
+
+@given(st.permutations(range(5)))
+def test_a_student_has_sums_of_local_days_in_any_order_of_responses(order: list[int]) -> None:
+    """From 23:30 on the day before summer time begins: a day of 23 hours, and half an hour on each side of midnight."""
+    times_ms = [
+        round(datetime.fromisoformat(f"2026-03-{time}+00:00").timestamp() * 1000)
+        for time in ("28T22:30", "28T23:30", "29T21:30", "29T22:30", "30T22:30")
+    ]
+    student = Student(WIDTH, LocalDays(day_calendar("Europe/Berlin")))
+    for number in order:
+        student.add_difference(times_ms[number], 0, -1, _ONE_RESPONSE, DAYS)
+    assert student.first_exposure_day() == 20_540
+    assert [student.window_sums(0, day, day + 1)[0] for day in range(4)] == [1, 2, 1, 0]
+    assert student.count_active_days(0, DAYS) == DAYS
+    accumulator = MetricAccumulator(RecordLayout(1, (30,)), [], student.days)
+    accumulator.add_student(1, student)
+    ((cell, cohort),) = accumulator.cohort_sums.items()
+    assert (cell, cohort.exposures, cohort.exposure_hours) == (20_540, 1, {23: 1})
 
 
 @pytest.mark.parametrize(

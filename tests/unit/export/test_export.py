@@ -581,6 +581,8 @@ class TestTable:
         assert "Last days (24 h half-life)" in text
         assert "–" in text
         assert "3 responses have no user id" in text
+        classes = replace(SUMMARY.experiments["ranker-v2"], unit_id_name="class_id")
+        assert "3 responses have no class_id" in experiment_footnotes(classes, 1_767_225_720_500)[0]
         assert max(map(len, text.splitlines())) <= 80
 
     def test_means_over_all_responses_have_a_row_if_some_are_unrated(self) -> None:

@@ -23,6 +23,7 @@ from monitor.metrics.record_layout import (
     MeanField,
     PairField,
     RecordLayout,
+    StudentMetric,
     SubgroupField,
     UndefinedField,
     chunk_length_ms,
@@ -181,7 +182,7 @@ class TestIndices:
                 2,
                 (30, 28),
                 (False, True),
-                activity_metrics=("responses_per_student", "return_days"),
+                student_metrics=(StudentMetric("responses"), StudentMetric("session_share", 1)),
                 has_undefined=True,
                 primary_index=1,
                 segment_count=3,
@@ -196,14 +197,14 @@ class TestIndices:
         starts = [
             CohortField.METRICS,
             *(layout.cohort_metric_index(metric) + CohortMetricField.WIDTH for metric in range(layout.metric_count)),
-            *(layout.activity_index(metric) + MeanField.WIDTH for metric in range(len(layout.activity_metrics))),
+            *(layout.student_metric_index(metric) + MeanField.WIDTH for metric in range(len(layout.student_metrics))),
             *([layout.undefined_index + UndefinedField.WIDTH] if layout.has_undefined else []),
             *(layout.subgroup_index(subgroup) + SubgroupField.WIDTH for subgroup in range(layout.subgroup_count)),
             *(layout.pair_index(population) + PairField.WIDTH for population in (0, 1) if layout.has_pre_period),
         ]
         expected_starts = [
             *(layout.cohort_metric_index(metric) for metric in range(layout.metric_count)),
-            *(layout.activity_index(metric) for metric in range(len(layout.activity_metrics))),
+            *(layout.student_metric_index(metric) for metric in range(len(layout.student_metrics))),
             *([layout.undefined_index] if layout.has_undefined else []),
             *(layout.subgroup_index(subgroup) for subgroup in range(layout.subgroup_count)),
             *(layout.pair_index(population) for population in (0, 1) if layout.has_pre_period),

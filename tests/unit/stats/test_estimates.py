@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from monitor.config import Population
+from monitor.days import day_calendar
 from monitor.metrics import FIXED_POINT_SCALE, FloatArray, IntArray, StudentField
 from monitor.metrics.record_layout import RecordLayout
 from monitor.stats import (
@@ -289,10 +290,10 @@ class TestStoredStatistics:
 
     def test_a_cohort_closes_after_the_exposure_days_and_the_feedback_window(self) -> None:
         """A cohort is closed three days and a feedback window after the start of the day, not a millisecond earlier."""
-        over_ms = 13 * DAY + DAY // 2
-        assert is_cohort_closed(10, over_ms, 3, DAY // 2)
-        assert not is_cohort_closed(10, over_ms - 1, 3, DAY // 2)
-        assert not is_cohort_closed(11, over_ms, 3, DAY // 2)
+        utc, over_ms = day_calendar("UTC"), 13 * DAY + DAY // 2
+        assert is_cohort_closed(10, utc, over_ms, 3, DAY // 2)
+        assert not is_cohort_closed(10, utc, over_ms - 1, 3, DAY // 2)
+        assert not is_cohort_closed(11, utc, over_ms, 3, DAY // 2)
 
 
 def _covariate_statistic(y: FloatArray, x: FloatArray) -> CovariateStatistic:

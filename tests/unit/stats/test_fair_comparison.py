@@ -160,6 +160,7 @@ def test_a_verdict_names_the_units_that_are_compared() -> None:
         {"crossovers": 900},
         {"arms": _pair(1.0, 1.1, units=3)},
         {"segments": (SegmentCounts("algebra", (_phase(3000, 2000),)),)},
+        {"excluded_phases": (_phase(300, 200),)},
     ):
         (student_text, *_), (group_text, *_) = (
             [reason.text for reason in _decide(unit=unit, **fields).reasons] for unit in ("user", "group")
@@ -175,6 +176,17 @@ def test_a_segment_with_another_split_makes_the_comparison_invalid() -> None:
     assert verdict.state == "invalid"
     assert [reason.code for reason in verdict.reasons] == ["segment_sample_ratio"] * 2
     assert "algebra" in verdict.reasons[0].text
+
+
+def test_excluded_students_of_another_split_make_the_comparison_invalid() -> None:
+    """The exclusion depends on the variant, although the split of the compared students is as intended."""
+    assert _decide(excluded_phases=(_phase(250, 250),)).state == "ship"
+    verdict = _decide(excluded_phases=(_phase(300, 200),))
+    assert verdict.state == "invalid"
+    (reason,) = verdict.reasons
+    assert reason.code == "excluded_sample_ratio"
+    assert "control has 300" in reason.text
+    assert "treatment has 200" in reason.text
 
 
 def test_a_split_that_changes_within_the_day_makes_the_comparison_invalid() -> None:
@@ -444,9 +456,10 @@ def test_a_number_of_entry_days_that_cannot_grow_is_not_promised() -> None:
 
 def test_missing_group_ids_are_named_if_the_units_are_groups() -> None:
     """A user id would not help."""
-    text = _decide(anonymous_units=500, unit="group").reasons[0].text
-    assert "without a group_id" in text
-    assert "Send a group_id with each response." in text
+    for unit, field in (("group", "group_id"), ("class_id", "class_id")):
+        text = _decide(anonymous_units=500, unit=unit).reasons[0].text
+        assert f"without a {field}" in text
+        assert f"Send a {field} with each response." in text
 
 
 def test_a_large_share_of_missing_responses_is_a_warning_if_their_effect_is_unknown() -> None:

@@ -293,6 +293,14 @@ class TestVerdict:
             in Page(render_experiment_report(SHIPPED)).text
         )
 
+    def test_the_first_day_is_a_date_in_the_zone_of_the_experiment(self) -> None:
+        """In New York, the day ends on the next day of UTC."""
+        experiment = replace(SENSITIVE_EXPERIMENT, day_zone="America/New_York")
+        page = Page(render_experiment_report(report_data(STUDENTS_WITH_EFFECT, time_after_days(14), experiment)))
+        first_day = format_time(time_after_days(0)).partition(",")[0]
+        assert f"responses since {first_day} (America/New_York)." in page.text
+        assert "days (America/New_York) since the first response" in page.text
+
     def test_before_the_first_window_ends_there_is_no_effect(self) -> None:
         """Students are counted already."""
         page = Page(render_experiment_report(report_data(STUDENTS_WITH_EFFECT, time_after_days(3))))
