@@ -203,7 +203,7 @@ def closed_effect_panel() -> JSON:
         "Mean of each variant minus mean of the control, in the unit of $metric, with the bounds of its confidence"
         " sequence (dashed), which are valid however often you look. Only closed students count: students whose first"
         " `exposure_days` and feedback window are over. Both bounds above 0: better. Both below 0: worse. 0 in between:"
-        " wait. Only the primary metric decides.",
+        " wait. If lower values of $metric are better, below 0 is better. Only the primary metric decides.",
     )
 
 

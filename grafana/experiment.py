@@ -98,12 +98,12 @@ def range_mean_panel() -> JSON:
     added_count = f"delta(abmonitor_metric_count{{{METRIC_SELECTOR}}}[$__range])"
     return stat_panel(
         "$metric in the shown time range",
-        "Mean of $metric over the ratings that were added in the time range of the board. To see the effect of a"
-        " deployment, select the time since then. Empty without new ratings. This is a description, not a verdict.",
+        "Mean of $metric over the values that were added in the time range of the board. To see the effect of a"
+        " deployment, select the time since then. Empty without new values. This is a description, not a verdict.",
         variant_targets(f"max by (variant) ({added_sum} / ({added_count} > 0))", instant=True),
         unit="short",
         decimals=3,
-        empty="no new ratings",
+        empty="no new values",
         size=(5, 4),
         overrides=variant_colors(),
     )
@@ -177,7 +177,7 @@ def alert_history_panel() -> JSON:
     return stat_panel(
         "Alerts on drops: enough history?",
         "Alerts on recent means compare with the past, so they cannot fire before there is one. “not yet”: so long ago,"
-        f" no decayed mean of $metric had {READABLE_COUNT} effective rated responses. Fast alerts use half-lives of up"
+        f" no decayed mean of $metric had {READABLE_COUNT} effective responses. Fast alerts use half-lives of up"
         " to 3 hours, slow alerts longer ones. Until then watch “$metric: difference from the control”.",
         [
             query_target(is_ready(decays, window, offset), name, ref=chr(ord("A") + number), instant=True)
@@ -208,7 +208,7 @@ def _mean_panel(title: str, description: str, selector: str) -> JSON:
         ],
         unit="short",
         decimals=3,
-        empty="no rated responses yet",
+        empty="no responses with a value yet",
         size=(12, 9),
         overrides=(
             *variant_colors("A", *edges),
@@ -221,11 +221,11 @@ def decayed_mean_panel() -> JSON:
     """Return the graph of the decayed mean, which shows sudden drops."""
     return _mean_panel(
         "$metric, recent ($decay half-life)",
-        "Decayed mean of $metric over rated responses: with a half-life of 24 h, yesterday's response has half the"
-        f" weight of today's. The dashed edges are {BAND_STANDARD_ERRORS:g} standard errors from the mean; a steady"
-        " mean seldom moves that far. Watch this graph for sudden drops. If a variant leaves the other's edges, look at"
-        " its last deployment; while the edges overlap, wait. This is a description, not a verdict: responses of one"
-        " student resemble each other, so the true edges are wider.",
+        "Decayed mean of $metric over the responses with a value: with a half-life of 24 h, yesterday's response has"
+        f" half the weight of today's. The dashed edges are {BAND_STANDARD_ERRORS:g} standard errors from the mean; a"
+        " steady mean seldom moves that far. Watch this graph for sudden drops. If a variant leaves the other's"
+        " edges, look at its last deployment; while the edges overlap, wait. This is a description, not a verdict:"
+        " responses of one student resemble each other, so the true edges are wider.",
         DECAYED_SELECTOR,
     )
 
@@ -234,9 +234,9 @@ def all_time_mean_panel() -> JSON:
     """Return the graph of the mean over all responses, which the product team compares."""
     return _mean_panel(
         "$metric, all time",
-        "Mean of $metric over all rated responses since the experiment began, with equal weights. It changes slowly."
-        f" The dashed edges are {BAND_STANDARD_ERRORS:g} standard errors from the mean, which account for several"
-        " responses per student. This is a description, not a verdict: see “Effect on”.",
+        "Mean of $metric over all responses with a value since the experiment began, with equal weights. It changes"
+        f" slowly. The dashed edges are {BAND_STANDARD_ERRORS:g} standard errors from the mean, which account for"
+        " several responses per student. This is a description, not a verdict: see “Effect on”.",
         ALL_TIME_SELECTOR,
     )
 
@@ -246,7 +246,8 @@ def difference_panel() -> JSON:
     return time_series_panel(
         "$metric: difference from the control",
         "Mean of each variant minus the mean of the control, in the unit of $metric: recent (solid) and all time"
-        " (dashed). Below 0 the variant is worse. If the solid line leaves the dashed line for good, something has"
+        " (dashed). Below 0 the variant is worse; above 0, if lower values of $metric are better. If"
+        " the solid line leaves the dashed line for good, something has"
         " changed recently: look for deployments.",
         [
             query_target(difference_from_control(DECAYED_SELECTOR), "{{variant}}, recent ($decay half-life)"),
@@ -254,7 +255,7 @@ def difference_panel() -> JSON:
         ],
         unit="short",
         decimals=3,
-        empty="no rated responses of both variants yet",
+        empty="no responses of both variants with a value yet",
         size=(8, 8),
         overrides=(*variant_colors(), dash_override("B")),
     )
@@ -264,7 +265,7 @@ def effective_count_panel() -> JSON:
     """Return the graph of the effective number of responses of the decayed mean."""
     return time_series_panel(
         "Effective number of responses in the recent mean",
-        "Number of equally weighted rated responses that would give a mean as precise as the recent mean: (Σw)²/Σw²."
+        "Number of equally weighted responses that would give a mean as precise as the recent mean: (Σw)²/Σw²."
         f" Below the dashed line ({MIN_EFFECTIVE_COUNT}), ignore the recent mean and select a longer half-life at the"
         " top of the board.",
         variant_targets(by_variant("abmonitor_metric_effective_count", DECAYED_SELECTOR)),
@@ -280,7 +281,8 @@ def rated_share_panel() -> JSON:
     """Return the graph of the fraction of rated responses."""
     return time_series_panel(
         "Rated share of responses",
-        "Share of responses with at least one graded item, all time. Means are over these responses only. If the"
+        "Share of responses with feedback that the metrics use (ranking metrics: with a graded item), all time. Means"
+        " of ranking metrics are over these responses only. If the"
         " variants differ here, different students rate: compare the means over all responses, too (`ab-monitor status"
         " --config FILE`). If the share falls for all variants, the rating widget or its topic may be broken.",
         variant_targets(per_response("abmonitor_rated_responses")),

@@ -1,7 +1,8 @@
 """Alerts about the variants: their quality drops, they fall silent, they do harm, or their comparison is not fair.
 
 Drops are watched on decayed means, so they warn; they do not decide. Only the primary metric of an experiment is
-watched: every further metric would be a further chance of a false alarm.
+watched: every further metric would be a further chance of a false alarm. If lower values of that metric are better, a
+rise of the mean is a drop of quality.
 
 Each drop comes twice. The fast one looks at decays of up to three hours and wants a large drop; the slow one looks at
 longer decays and is content with a small one. Both want the drop to exceed a number of standard errors, which include
@@ -61,8 +62,10 @@ ERRORS_BELOW_PAST: Final = f"{_SERIES}_mean:errors_below_past"
 ERRORS_BELOW_CONTROL: Final = f"{_SERIES}_mean:errors_below_control"
 NEW_MEAN: Final = "experiment_variant_metric:abmonitor_primary_mean:added15m"
 NEW_CONTROL_MEAN: Final = "experiment_metric:abmonitor_primary_mean:added15m_control"
-RECOVERED: Final = 1 - LARGE_DROP / 2
-"""A decayed mean takes two half-lives to recover. New ratings of this share of the usual mean end a fast alert."""
+RECOVERED_DROP: Final = LARGE_DROP / 2
+"""A decayed mean takes two half-lives to recover. A drop of the mean of new responses below this ends a fast alert."""
+DIRECTION: Final = "experiment:abmonitor_primary_direction:sign"
+"""1 if higher values of the primary metric are better, −1 if lower values are."""
 
 
 def _of_control(series: str) -> str:
@@ -75,7 +78,21 @@ def _of_control(series: str) -> str:
     """
 
 
+def _worse_by(fraction: str) -> str:
+    """Return a fraction by which a mean is lower than another, as the fraction by which quality is lower."""
+    return f"{fraction} * on (experiment) group_left () {DIRECTION}"
+
+
 RECORDINGS: Final = (
+    # An exporter of an earlier version has no label on the direction; then higher values are better.
+    Recording(
+        DIRECTION,
+        """
+        -1 * max by (experiment) (abmonitor_experiment_info{lower_is_better="true"})
+        or
+        max by (experiment) (abmonitor_experiment_info)
+        """,
+    ),
     # Decayed means that are worth watching: of the primary metric, on enough responses, and of a variant that lives.
     Recording(
         MEAN,
@@ -115,16 +132,14 @@ RECORDINGS: Final = (
         )
         """,
     ),
-    Recording(BELOW_PAST, f"1 - {MEAN} / ({PAST} > 0)"),
-    Recording(ERRORS_BELOW_PAST, f"({PAST} - {MEAN}) / {ERROR}"),
+    Recording(BELOW_PAST, _worse_by(f"(1 - {MEAN} / ({PAST} > 0))")),
+    Recording(ERRORS_BELOW_PAST, _worse_by(f"({PAST} - {MEAN}) / {ERROR}")),
     Recording(CONTROL_MEAN, _of_control(MEAN)),
     Recording(CONTROL_ERROR, _of_control(ERROR)),
     Recording(
         BELOW_CONTROL,
         f"""
-        1 - {MEAN}
-        / on (experiment, metric, decay) group_left ()
-        ({CONTROL_MEAN} > 0)
+        {_worse_by(f"(1 - {MEAN} / on (experiment, metric, decay) group_left () ({CONTROL_MEAN} > 0))")}
         unless on (experiment, variant)
         {CONTROL}
         """,
@@ -134,6 +149,7 @@ RECORDINGS: Final = (
         f"""
         ({MEAN} - on (experiment, metric, decay) group_left () {CONTROL_MEAN})
         / -sqrt({ERROR} ^ 2 + on (experiment, metric, decay) group_left () {CONTROL_ERROR} ^ 2)
+        * on (experiment) group_left () {DIRECTION}
         unless on (experiment, variant)
         {CONTROL}
         """,
@@ -178,15 +194,15 @@ DROPS: Final = (
         and
         {ERRORS_BELOW_PAST} > {FAST_ERRORS}
         unless
-        {PAST} * {RECOVERED} < on (experiment, variant, metric) group_left () {NEW_MEAN}
+        {_worse_by(f"(1 - 1 / {PAST} * on (experiment, variant, metric) group_left () {NEW_MEAN})")} < {RECOVERED_DROP}
         """,
         pending="10m",
         keep="10m",
-        summary="{{ $labels.metric }} of {{ $labels.variant }} ({{ $labels.experiment }}) has dropped by"
+        summary="{{ $labels.metric }} of {{ $labels.variant }} ({{ $labels.experiment }}) has become worse by"
         " {{ $value | humanizePercentage }} within a day",
         description="The mean of the last hours ({{ $labels.decay }} half-life) is {{ $value | humanizePercentage }}"
-        f" below the variant's own mean of the day before. The drop is larger than {FAST_ERRORS} standard errors. If"
-        f" the control has dropped as well, the variant is not the cause. {_CHECK}",
+        f" worse than the variant's own mean of the day before. The drop is larger than {FAST_ERRORS} standard"
+        f" errors. If the control has dropped as well, the variant is not the cause. {_CHECK}",
         board=boards.EXPERIMENT,
         variables=_VARIABLES,
         shown="2d",
@@ -203,10 +219,10 @@ DROPS: Final = (
         """,
         pending="1h",
         keep="30m",
-        summary="{{ $labels.metric }} of {{ $labels.variant }} ({{ $labels.experiment }}) has dropped by"
+        summary="{{ $labels.metric }} of {{ $labels.variant }} ({{ $labels.experiment }}) has become worse by"
         " {{ $value | humanizePercentage }} within days",
-        description="The recent mean ({{ $labels.decay }} half-life) is {{ $value | humanizePercentage }} below the"
-        f" variant's own mean of 2 to 6 days ago. The drop is larger than {SLOW_ERRORS} standard errors. {_CHECK}",
+        description="The recent mean ({{ $labels.decay }} half-life) is {{ $value | humanizePercentage }} worse than"
+        f" the variant's own mean of 2 to 6 days ago. The drop is larger than {SLOW_ERRORS} standard errors. {_CHECK}",
         board=boards.EXPERIMENT,
         variables=_VARIABLES,
         shown="7d",
@@ -223,14 +239,14 @@ DROPS: Final = (
         and
         present_over_time({MEAN}[1h] offset 6h)
         unless on (experiment, variant, metric)
-        ({NEW_MEAN} > on (experiment, metric) group_left () {RECOVERED} * {NEW_CONTROL_MEAN})
+        {_worse_by(f"(1 - {NEW_MEAN} / on (experiment, metric) group_left () {NEW_CONTROL_MEAN})")} < {RECOVERED_DROP}
         """,
         pending="10m",
         keep="10m",
         summary="{{ $labels.metric }} of {{ $labels.variant }} ({{ $labels.experiment }}) is"
-        " {{ $value | humanizePercentage }} below the control",
+        " {{ $value | humanizePercentage }} worse than the control",
         description="The mean of the last hours ({{ $labels.decay }} half-life) is {{ $value | humanizePercentage }}"
-        f" below the control's. The difference is larger than {FAST_ERRORS} of its standard errors. {_CHECK}",
+        f" worse than the control's. The difference is larger than {FAST_ERRORS} of its standard errors. {_CHECK}",
         board=boards.EXPERIMENT,
         variables=_VARIABLES,
         shown="2d",
@@ -250,9 +266,9 @@ DROPS: Final = (
         pending="1h",
         keep="30m",
         summary="{{ $labels.metric }} of {{ $labels.variant }} ({{ $labels.experiment }}) stays"
-        " {{ $value | humanizePercentage }} below the control",
-        description="The recent mean ({{ $labels.decay }} half-life) is {{ $value | humanizePercentage }} below the"
-        f" control's. The difference is larger than {SLOW_ERRORS} of its standard errors. {_CHECK}",
+        " {{ $value | humanizePercentage }} worse than the control",
+        description="The recent mean ({{ $labels.decay }} half-life) is {{ $value | humanizePercentage }} worse than"
+        f" the control's. The difference is larger than {SLOW_ERRORS} of its standard errors. {_CHECK}",
         board=boards.EXPERIMENT,
         variables=_VARIABLES,
         shown="7d",

@@ -208,9 +208,9 @@ def _collect_evidence(
         data_quality=stored_students.data_quality,
         lower_is_better=experiment.is_lower_better(experiment.primary),
         other_population=None if other_population is None else _estimate_primary(view, treatment, other_population)[0],
-        rated_share=_estimate_closed(view, treatment, RATED_SHARE_METRIC)
-        if experiment.find_metric(experiment.primary).depends_on_feedback
-        else None,
+        rated_share=None
+        if experiment.other_population is None
+        else _estimate_closed(view, treatment, RATED_SHARE_METRIC),
         undefined_share=undefined_share,
         undefined_as_zero=undefined_as_zero,
         late_arrivals=_estimate_late_arrivals(view, treatment),

@@ -19,6 +19,7 @@ from monitor.analysis.item_sums import ItemCoverage
 from monitor.analysis.triage import TriageEntry
 from monitor.analysis.undeclared import UndeclaredExperiment
 from monitor.clock import DAY_MS
+from monitor.config import MetricSpec
 from monitor.metrics import TrafficCounts
 from monitor.stats import DataQuality, ExperimentHistory
 
@@ -31,10 +32,10 @@ class DecayedMean(msgspec.Struct, frozen=True):
     """A decayed mean of a metric of a variant; the names of the fields are JSON keys."""
 
     mean: float | None
-    """Over rated responses."""
+    """Over rated responses (of an answer metric: over all responses with a value)."""
     effective_count: float | None
     mean_over_all: float | None
-    """Over all responses, with unrated responses counted as 0."""
+    """Over all responses, with unrated responses counted as 0; `mean` for an answer metric."""
     effective_count_over_all: float | None
     standard_error: float | None
     """Of `mean`, without the design effect."""
@@ -44,7 +45,7 @@ class MetricSummary(msgspec.Struct, frozen=True):
     """A metric of a variant over all time; the names of the fields are JSON keys, but for `design_effect`."""
 
     count: int
-    """Rated responses for which the metric is defined."""
+    """Rated responses (of an answer metric: responses) for which the metric is defined."""
     undefined: int
     """Rated responses (of an answer metric: responses) for which the metric is undefined."""
     sum: float
@@ -53,11 +54,13 @@ class MetricSummary(msgspec.Struct, frozen=True):
     mean_over_all: float | None
     """Over all responses, with unrated responses counted as 0; `mean` for an answer metric."""
     variance: float | None
-    """Sample variance over the rated responses for which the metric is defined."""
+    """Sample variance over the `count` responses."""
     decayed: Mapping[str, DecayedMean]
     """Name of the decay → decayed mean."""
     design_effect: float | None = None
     """Variance of the mean with several responses per student, relative to independent responses; None if unknown."""
+    capped: int | None = None
+    """Responses whose value was above the range and counts as its largest value; None without such a limit."""
 
     @property
     def standard_error(self) -> float | None:
@@ -149,6 +152,8 @@ class ExperimentSummary:
     variants: Mapping[str, VariantSummary]
     analysis: Analysis | None = None
     """None if not requested."""
+    metric_specs: tuple[MetricSpec, ...] = ()
+    """The metrics of the settings, in the order of the variants' `metrics`."""
     starts_at_ms: int | None = None
     intended_shares: Mapping[str, float] = field(default_factory=dict)
     """Variant → intended share of the students at the newest event; variants without a share are absent."""
@@ -161,6 +166,21 @@ class ExperimentSummary:
     history: ExperimentHistory = field(default_factory=ExperimentHistory)
     unit_id_name: str = "user id"
     """What identifies a student for readers: the user id, or the field with the id of the group."""
+
+    @property
+    def has_ranking_metrics(self) -> bool:
+        """Whether any metric is computed from the grades of ranked items."""
+        return any(metric.is_ranking for metric in self.metric_specs)
+
+    @property
+    def depends_on_feedback(self) -> bool:
+        """Whether any metric depends on feedback, so that responses can be rated."""
+        return any(metric.depends_on_feedback for metric in self.metric_specs)
+
+    @property
+    def lower_is_better(self) -> list[str]:
+        """The metrics of which lower values are better."""
+        return [metric.name for metric in self.metric_specs if metric.lower_is_better]
 
     @property
     def last_event_at_ms(self) -> int | None:
@@ -187,6 +207,7 @@ class ExperimentSummary:
         return {
             "control": self.control,
             "primary": self.primary,
+            "lower_is_better": self.lower_is_better,
             "crossovers": self.crossovers,
             **_history_json(self.history),
             "variants": {name: _variant_json(variant, recent_responses) for name, variant in self.variants.items()},
@@ -263,6 +284,7 @@ class StoreSummary:
             "experiment": summary.name,
             "control": summary.control,
             "primary": summary.primary,
+            "lower_is_better": summary.lower_is_better,
             "totals_as_of": self._totals_as_of(),
             "crossovers": summary.crossovers,
             **_history_json(summary.history),

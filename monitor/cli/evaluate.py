@@ -21,6 +21,7 @@ from monitor.offline import (
     IDEALS,
     QRELS_COLUMNS,
     RUN_COLUMNS,
+    Evaluation,
     JudgedResponse,
     JudgementPools,
     MetricDefinition,
@@ -120,7 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = None if _has_runs(arguments) else load_command_settings(arguments)
     if [arguments.json, arguments.csv == "-", arguments.html == "-"].count(True) > 1:
         raise UsageError("--json, --csv -, --html -: got several, expected at most one output on stdout")
-    evaluations = []
+    evaluations: list[tuple[Evaluation, MetricDefinition | None]] = []
     for unshifted_input in [_read_runs(arguments)] if settings is None else _read_events(arguments, settings):
         evaluation_input = unshifted_input.with_zero_grade(arguments.zero_grade)
         responses, experiment = evaluation_input.responses, evaluation_input.settings
@@ -222,14 +223,19 @@ def _select_definitions(arguments: argparse.Namespace, settings: ExperimentSetti
 
 def _select_by_query_definition(
     arguments: argparse.Namespace, settings: ExperimentSettings, definitions: Sequence[MetricDefinition]
-) -> MetricDefinition:
-    """Return the definition to show by query: as requested, or else nearest to the experiment's primary metric."""
+) -> MetricDefinition | None:
+    """Return the definition to show by query: as requested, or else nearest to the experiment's primary metric.
+
+    None without definitions, because the experiment has no ranking metric.
+    """
     if arguments.by_query is not None:
         for definition in definitions:
             if definition.name == arguments.by_query:
                 return definition
-        names = ", ".join(definition.name for definition in definitions)
-        raise UsageError(f"--by-query: got {arguments.by_query!r}, expected one of {names}")
+        names = f"one of {', '.join(definition.name for definition in definitions)}"
+        if not definitions:
+            names = "no such option, because the experiment has no ranking metric"
+        raise UsageError(f"--by-query: got {arguments.by_query!r}, expected {names}")
     gain = settings.gain if isinstance(settings.gain, str) else "table"
     ideal = settings.ideal if arguments.qrels is None else "judged"
 
@@ -241,4 +247,4 @@ def _select_by_query_definition(
             definition.ideal == ideal,
         )
 
-    return max(definitions, key=similarity)
+    return max(definitions, key=similarity, default=None)

@@ -339,6 +339,11 @@ class MetricSpec:
         return self.measure == "score" and self.silence is None
 
     @property
+    def is_capped(self) -> bool:
+        """Whether a value above the range counts as the largest value of the range."""
+        return self.measure in {"sum", "latency_ms", "items_shown"}
+
+    @property
     def depends_on_feedback(self) -> bool:
         """Whether the value depends on the reactions to the response."""
         return self.is_ranking or bool(self.kind)

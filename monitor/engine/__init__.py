@@ -47,6 +47,7 @@ from monitor.engine.item_counts import OTHER_ITEMS_HASH, ItemCounter
 from monitor.engine.normalizer import EventBatch, EventNormalizer
 from monitor.engine.processor import BatchProcessor
 from monitor.engine.response_row import (
+    CAPPED_PREFIX,
     EXCLUDED_VARIANT_OFFSET,
     MISSING,
     NO_RESPONSE,
@@ -62,6 +63,7 @@ from monitor.engine.response_row import (
 from monitor.engine.row_codec import decode_response_row, decode_student_row, pack_vector_changes, unpack_vector_changes
 
 __all__ = [
+    "CAPPED_PREFIX",
     "EXCLUDED_VARIANT_OFFSET",
     "MISSING",
     "NO_RESPONSE",

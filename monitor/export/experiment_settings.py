@@ -17,13 +17,29 @@ def describe_settings(experiment: ExperimentSettings) -> dict[str, Any]:
     """Return key of the configuration file → value, without absent values; a catalogue is the number of its items."""
     settings = _table(experiment)
     decision = settings.pop("decision")
-    settings["metrics"] = [metric.name for metric in experiment.metrics]
+    settings |= _metric_tables(experiment)
     settings["decay"] = [decay.name for decay in experiment.decay]
     if experiment.items is not None:
         items = settings["items"]
         settings["items"] = {"horizon": f"{items.pop('horizon_days')}d", **items}
     guardrails = list(map(_guardrail_table, experiment.decision.guardrails))
     return {**settings, **decision, "guardrails": guardrails}
+
+
+def _metric_tables(experiment: ExperimentSettings) -> dict[str, Any]:
+    """Return the keys of the configuration file that define metrics; those of answer metrics only if there are any."""
+    tables: dict[str, Any] = {"metrics": [metric.name for metric in experiment.metrics if not metric.is_guardrail_only]}
+    if experiment.answer_metrics:
+        tables["ranges"] = {
+            metric.name: [metric.least, metric.most]
+            for metric in experiment.answer_metrics
+            if metric.is_capped or metric.measure == "score"
+        }
+        tables["silence"] = {
+            metric.name: metric.silence for metric in experiment.answer_metrics if metric.silence is not None
+        }
+        tables["lower_is_better"] = [metric.name for metric in experiment.answer_metrics if metric.lower_is_better]
+    return tables
 
 
 def _table(record: Any) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from monitor.analysis import (
     VariantSummary,
     VerdictHistory,
 )
+from monitor.config import MetricSpec, is_proportion
 from monitor.errors import count_noun, escape_controls
 from monitor.metrics import LATENCY_BOUNDS_MS
 from monitor.stats import (
@@ -28,9 +29,14 @@ from monitor.stats import (
     VariantComparison,
     Verdict,
     VerdictState,
+    capitalized_metric_label,
     describe_change,
+    format_amount,
     format_changes,
+    format_difference,
+    format_mean,
     metric_label,
+    metric_unit,
 )
 
 ABSENT_TEXT: Final = "–"
@@ -112,6 +118,8 @@ class TableRow:
     group: str
     heading: str = ""
     primary: bool = False
+    description: str = ""
+    """Explains the heading, if that is the name of a metric."""
 
 
 def format_count(value: float) -> str:
@@ -292,13 +300,26 @@ def format_significant(value: float | None) -> str:
     return ABSENT_TEXT if value is None else f"{value:.4g}"
 
 
-def _format_mean(value: float | None) -> str:
-    return ABSENT_TEXT if value is None else f"{value:.4f}"
+def format_optional_mean(metric: str, value: float | None) -> str:
+    """Return the mean of a metric with its unit; None gives a dash."""
+    return ABSENT_TEXT if value is None else format_mean(metric, value)
 
 
-def _format_relative_difference(value: float | None, control: float | None) -> str:
-    """Return the difference from the control as a percentage of the control; empty if the control displays as 0."""
-    if value is None or control is None or abs(control) < _SMALLEST_DISPLAYED_MEAN:
+def format_optional_difference(metric: str, value: float | None, *, sign: bool = True) -> str:
+    """Return a difference of means of a metric with its unit, as `format_difference` does; None gives a dash."""
+    return ABSENT_TEXT if value is None else format_difference(metric, value, sign=sign)
+
+
+def _format_displayed_difference(metric: str, value: float | None, control: float | None) -> str:
+    """Return the difference from the control: for shares in points, otherwise as a percentage of the control.
+
+    Empty without a mean, and if a control that is no share displays as 0.
+    """
+    if value is None or control is None:
+        return ""
+    if is_proportion(metric):
+        return format_difference(metric, value - control, sign=True)
+    if abs(control) < _SMALLEST_DISPLAYED_MEAN:
         return ""
     return f"{(value - control) / control:+.1%}".replace("%", "\u202f%").replace("-", "\u2212")
 
@@ -316,10 +337,16 @@ def experiment_table_rows(experiment: ExperimentSummary, now_ms: int, min_studen
     table = [
         row("Responses", lambda variant: format_count(variant.responses)),
         row("Students", lambda variant: format_count(variant.students)),
-        row(
-            "Share of rated responses",
-            lambda variant: format_percent(variant.rated_share),
-            lambda variant: _count_text(variant.rated_responses),
+        *(
+            [
+                row(
+                    "Share of rated responses",
+                    lambda variant: format_percent(variant.rated_share),
+                    lambda variant: _count_text(variant.rated_responses),
+                )
+            ]
+            if experiment.depends_on_feedback
+            else []
         ),
         row(
             "Newest event",
@@ -347,8 +374,8 @@ def experiment_table_rows(experiment: ExperimentSummary, now_ms: int, min_studen
         details = tuple(map(_count_text, counts))
         table.append(TableRow(label, tuple(shares), details, "feedback", FEEDBACK_HEADING))
     table += data_quality_rows(experiment)
-    for name in variants[0].metrics:
-        table += _metric_rows(experiment, name, variants, min_students)
+    for metric in experiment.metric_specs:
+        table += _metric_rows(metric, variants, min_students, is_primary=metric.name == experiment.primary)
     return table
 
 
@@ -400,6 +427,11 @@ def data_quality_rows(experiment: ExperimentSummary) -> list[TableRow]:
     for reason, label in _UNCOUNTED_LABELS.items():
         numbers = [variant.uncounted_reactions.get(reason, 0) for variant in variants]
         table += rows(label, numbers, [""] * len(variants))
+    for metric in experiment.metric_specs:
+        summaries = [variant.metrics[metric.name] for _, variant in experiment.variants_control_first()]
+        shares = [format_percent(summary.capped / summary.count) if summary.capped else "" for summary in summaries]
+        label = f"{metric.name}, capped at {format_amount(metric.name, metric.most)}"
+        table += rows(label, [summary.capped or 0 for summary in summaries], shares)
     return table
 
 
@@ -462,9 +494,11 @@ def _format_seconds(value: float | None) -> str:
 
 
 def _metric_rows(
-    experiment: ExperimentSummary, name: str, variants: list[VariantSummary], min_students: int
+    spec: MetricSpec, variants: list[VariantSummary], min_students: int, *, is_primary: bool
 ) -> list[TableRow]:
-    is_primary = name == experiment.primary
+    name = spec.name
+    heading = _metric_heading(spec, is_primary=is_primary)
+    description = "" if spec.is_ranking else capitalized_metric_label(name)
     metrics = [variant.metrics[name] for variant in variants]
     displayed = [variant.students >= min_students for variant in variants]
     decays = list(metrics[0].decayed)
@@ -476,7 +510,7 @@ def _metric_rows(
         # Feedback that is always positive, such as clicks, gives every rated response the same success.
         *(
             [("Over all responses", over_all, [float(variant.responses) for variant in variants])]
-            if has_unrated and any(mean is not None for mean in over_all)
+            if spec.is_ranking and has_unrated and any(mean is not None for mean in over_all)
             else []
         ),
         *(
@@ -490,22 +524,34 @@ def _metric_rows(
     ]:
         displayed_means = [mean if is_displayed else None for mean, is_displayed in zip(means, displayed, strict=True)]
         details = [
-            "" if mean is None else _mean_details(mean, displayed_means[0] if index else None, size, sizes[0])
+            "" if mean is None else _mean_details(name, mean, displayed_means[0] if index else None, size, sizes[0])
             for index, (mean, size) in enumerate(zip(displayed_means, sizes, strict=True))
         ]
-        heading = f"{name} (primary metric, mean)" if is_primary else f"{name} (mean)"
-        values = tuple(map(_format_mean, displayed_means))
-        table.append(TableRow(label, values, tuple(details), name, heading, is_primary))
+        values = tuple(format_optional_mean(name, mean) for mean in displayed_means)
+        table.append(TableRow(label, values, tuple(details), name, heading, is_primary, description))
     return table
 
 
-def _mean_details(mean: float, control_mean: float | None, size: float, control_size: float) -> str:
-    """Return the relative difference from the control, if defined, and the (effective) number of responses.
+def _metric_heading(spec: MetricSpec, *, is_primary: bool) -> str:
+    """Return the name of a metric with its role and, if lower values are better, its direction.
+
+    >>> _metric_heading(MetricSpec("dcg@5", "dcg", 5), is_primary=True)
+    'dcg@5 (primary metric, mean)'
+    >>> _metric_heading(MetricSpec("empty", "empty", lower_is_better=True, is_guardrail_only=True), is_primary=False)
+    'empty (guardrail, mean, lower is better)'
+    """
+    role = "primary metric" if is_primary else "guardrail" if spec.is_guardrail_only else ""
+    facts = (role, "mean", "lower is better" if spec.lower_is_better else "")
+    return f"{spec.name} ({', '.join(fact for fact in facts if fact)})"
+
+
+def _mean_details(metric: str, mean: float, control_mean: float | None, size: float, control_size: float) -> str:
+    """Return the difference from the control, if defined, and the (effective) number of responses.
 
     Over few responses the difference is left out, because readers would take chance for an effect.
     """
     difference = (
-        _format_relative_difference(mean, control_mean)
+        _format_displayed_difference(metric, mean, control_mean)
         if min(size, control_size) >= _MIN_RESPONSES_FOR_DIFFERENCE
         else ""
     )
@@ -540,10 +586,10 @@ def describe_state(verdict: Verdict, *, is_displayed: bool = True, is_over: bool
     elif verdict.state == "insufficient_data" and verdict.primary.difference.effect is not None:
         effect = f"so far, {effect}"
     elif verdict.state == "futile":
-        mde = f"{verdict.evidence.criteria.mde:.4g}"
+        mde = format_amount(metric, verdict.evidence.criteria.mde)
         effect = f"{effect}, less than the smallest effect of interest, {mde}"
     elif verdict.state == "non_inferior":
-        effect = f"{effect}, within the allowed loss of {verdict.evidence.criteria.margin:.4g}"
+        effect = f"{effect}, within the allowed loss of {format_amount(metric, verdict.evidence.criteria.margin)}"
     return f"{title}: {effect}; {_describe_guardrails(verdict.guardrails)}."
 
 
@@ -567,19 +613,24 @@ def _list_guardrails(labels: list[str], total: int) -> str:
 
 def describe_effect(control: str, treatment: str, verdict: Verdict) -> str | None:
     """Return a sentence with both means of the primary metric and the relative effect; None without an effect."""
-    primary = verdict.primary
+    primary, metric = verdict.primary, verdict.evidence.metric
     if primary.difference.effect is None or primary.control.mean is None or primary.treatment.mean is None:
         return None
     relative = ""
     if primary.difference.relative_effect is not None:
-        relative = f" ({_format_change(primary.difference.relative_effect)}"
+        # Next to shares in per cent, a percentage could be taken for percentage points.
+        prefix = "relative change " if is_proportion(metric) else ""
+        relative = f" ({prefix}{_format_change(primary.difference.relative_effect)}"
         lower, upper = verdict.relative_bounds
         if lower is not None and upper is not None:
             relative += f", interval {_format_change(lower)} to {_format_change(upper)}"
         relative += ")"
+    label = metric_label(metric)
+    label = f"mean {label}" if label == metric else label
+    subject = f"{label[0].upper()}{label[1:]}{' per student' if label.startswith('mean') else ', mean over students'}"
     return (
-        f"Mean {verdict.evidence.metric} per student: {primary.treatment.mean:.4f} with {treatment}, "
-        f"{primary.control.mean:.4f} with {control}{relative}."
+        f"{subject}: {format_mean(metric, primary.treatment.mean)} with {treatment}, "
+        f"{format_mean(metric, primary.control.mean)} with {control}{relative}."
     )
 
 
@@ -592,12 +643,13 @@ def describe_time_to_decide(verdict: Verdict) -> str | None:
 
     None also with warnings, because further days do not repair an invalid comparison or harm.
     """
-    primary, days = verdict.primary, verdict.days_to_resolve
-    effect = f"the smallest effect of interest ({verdict.evidence.criteria.mde:.4g})"
+    primary, days, metric = verdict.primary, verdict.days_to_resolve, metric_label(verdict.evidence.metric)
+    effect = (
+        f"the smallest effect of interest ({format_amount(verdict.evidence.metric, verdict.evidence.criteria.mde)})"
+    )
     is_shown = primary.lower is not None and primary.upper is not None and (primary.lower > 0 or primary.upper < 0)
     if is_shown or verdict.state in {"invalid", "futile", "stop_harm"} or verdict.has_warnings:
         return None
-    metric = verdict.evidence.metric
     if days is None:
         return f"Time until {effect} on {metric} would show: not known yet."
     power_days = verdict.days_to_power
@@ -642,7 +694,7 @@ def describe_first_decision(periods: Sequence[StatePeriod], verdict: Verdict) ->
     first, shrunken = format_changes(metric, [first_effect, verdict.shrunken_effect], sign=True)
     return (
         f"The effect at the moment of a decision is too large on average: {first} at the first {STATE_TITLES['ship']}; "
-        f"shrunken towards 0, it is now {shrunken}."
+        f"shrunken towards 0, it is now {shrunken}{metric_unit(metric)}."
     )
 
 
@@ -731,12 +783,7 @@ def experiment_footnotes(experiment: ExperimentSummary, now_ms: int, min_student
         footnotes.append(
             f"{format_count(experiment.crossovers)} students saw more than one variant and are not compared."
         )
-    undefined = sum(metric.undefined for variant in experiment.variants.values() for metric in variant.metrics.values())
-    if undefined:
-        footnotes.append(
-            f"{format_counted(undefined, 'rated response has', 'rated responses have')} no item with a gain above 0. "
-            "An undefined nDCG is not in the mean."
-        )
+    footnotes += _undefined_value_footnotes(experiment)
     footnotes += _skipped_event_footnotes(experiment)
     footnotes += _undeclared_variant_footnotes(experiment)
     footnotes += _subgroup_footnotes(experiment, min_students)
@@ -750,11 +797,42 @@ def experiment_footnotes(experiment: ExperimentSummary, now_ms: int, min_student
             "reference. Up to the limit, chance explains it."
         )
     footnotes.append(
-        "n is the number of responses behind a value; for weighted means, the effective number. Means are over rated "
-        "responses; over all responses, unrated ones are 0. Percentages are differences from the control; do not "
-        "decide by them, but by the verdict."
+        f"n is the number of responses behind a value; for weighted means, the effective number. "
+        f"{_describe_means(experiment)}Values with a sign are differences from the control; do not decide by them, but "
+        "by the verdict."
     )
     return footnotes
+
+
+def _describe_means(experiment: ExperimentSummary) -> str:
+    """Return sentences, each with a blank behind, on the responses that the experiment's means are over."""
+    sentences = []
+    if experiment.has_ranking_metrics:
+        sentences.append("Means of ranking metrics are over rated responses; over all responses, unrated ones are 0. ")
+    elif experiment.depends_on_feedback:
+        sentences.append("A response is rated if it has feedback that the metrics use. ")
+    if any(not metric.is_ranking for metric in experiment.metric_specs):
+        sentences.append("Means of answer metrics are over all responses with a value. ")
+    return "".join(sentences)
+
+
+def _undefined_value_footnotes(experiment: ExperimentSummary) -> Iterator[str]:
+    """Yield sentences with the numbers of responses for which a metric is undefined."""
+    counts = {
+        metric: sum(variant.metrics[metric.name].undefined for variant in experiment.variants.values())
+        for metric in experiment.metric_specs
+    }
+    without_gain = sum(count for metric, count in counts.items() if metric.is_ranking)
+    if without_gain:
+        yield (
+            f"{format_counted(without_gain, 'rated response has', 'rated responses have')} no item with a gain above "
+            "0. An undefined nDCG is not in the mean."
+        )
+    for metric, count in counts.items():
+        if count and not metric.is_ranking:
+            missing = f"feedback {metric.kind!r}" if metric.kind else "latency"
+            number = format_counted(count, "response")
+            yield f"{number} without {missing}: not in the {metric_label(metric.name)}."
 
 
 def _skipped_event_footnotes(experiment: ExperimentSummary) -> list[str]:
@@ -798,4 +876,5 @@ def _subgroup_footnotes(experiment: ExperimentSummary, min_students: int) -> Ite
                 is_displayed = meets_min_students(segment.comparison, min_students)
                 if segment.discovered and is_displayed and lower is not None and upper is not None:
                     low, high = format_changes(experiment.primary, [lower, upper], sign=True)
-                    yield f"{treatment}, {title} {segment.name}: effect on {experiment.primary} {low} to {high}."
+                    effect = f"effect on {metric_label(experiment.primary)} {low} to {high}"
+                    yield f"{treatment}, {title} {segment.name}: {effect}{metric_unit(experiment.primary)}."

@@ -47,8 +47,9 @@ _STARTS: Final = ExportedMetric(
 _EXPERIMENT_INFO: Final = ExportedMetric(
     "abmonitor_experiment_info",
     "info",
-    ("experiment", "control", "primary"),
-    "Control variant and primary metric of the experiment, as labels; the value is always 1.",
+    ("experiment", "control", "primary", "lower_is_better"),
+    "Control variant and primary metric of the experiment, as labels, and whether lower values of that metric are "
+    "better (true or false); the value is always 1.",
 )
 # `abmonitor_metric_sum` and `abmonitor_metric_count` may decrease after a revision, so counter would be wrong. promtool
 # reserves the suffixes `_sum` and `_count` for summaries and histograms, so it rejects gauge. Only unknown is left.
@@ -58,7 +59,8 @@ _EXPERIMENT_METRICS: Final = (
         "abmonitor_rated_responses",
         "gauge",
         _VARIANT,
-        "Responses of the variant with at least one graded item, all time.",
+        "Responses of the variant with at least one graded item, all time. In an experiment without ranking metrics: "
+        "with feedback that the metrics use.",
     ),
     ExportedMetric(
         "abmonitor_students",
@@ -116,26 +118,34 @@ _EXPERIMENT_METRICS: Final = (
         "abmonitor_metric_sum",
         "unknown",
         (*_VARIANT, "metric"),
-        "Sum of the metric over the rated responses for which it is defined, all time, in the unit of the metric.",
+        "Sum of the metric over the responses for which it is defined, all time, in the unit of the metric. Ranking "
+        "metrics are defined on rated responses.",
     ),
     ExportedMetric(
         "abmonitor_metric_count",
         "unknown",
         (*_VARIANT, "metric"),
-        "Number of rated responses for which the metric is defined, all time.",
+        "Number of responses for which the metric is defined, all time.",
+    ),
+    ExportedMetric(
+        "abmonitor_capped_responses",
+        "gauge",
+        (*_VARIANT, "metric"),
+        "Responses of the variant whose value of the metric is above the configured range, all time; the largest value "
+        "of the range counts.",
     ),
     ExportedMetric(
         "abmonitor_metric_mean",
         "gauge",
         _DECAYED,
-        "Mean of the metric over rated responses, in the unit of the metric. The label decay is the half-life of the "
-        "weights, such as 24h; none means all time with equal weights.",
+        "Mean of the metric over the responses of abmonitor_metric_count, in the unit of the metric. The label decay "
+        "is the half-life of the weights, such as 24h; none means all time with equal weights.",
     ),
     ExportedMetric(
         "abmonitor_metric_effective_count",
         "unknown",
         _DECAYED,
-        "Effective number of rated responses of the mean: the squared sum of the weights divided by the sum of the "
+        "Effective number of responses of the mean: the squared sum of the weights divided by the sum of the "
         "squared weights. The label decay is that of the mean.",
     ),
     ExportedMetric(
@@ -392,7 +402,11 @@ class ExperimentsCollector(Collector):
         for undeclared in summary.undeclared:
             add("undeclared_experiment_responses_total", (undeclared.name,), undeclared.responses)
         for experiment in summary.running_experiments:
-            info.add_metric((experiment.name,), {"control": experiment.control, "primary": experiment.primary})
+            is_lower_better = str(experiment.primary in experiment.lower_is_better).lower()
+            info.add_metric(
+                (experiment.name,),
+                {"control": experiment.control, "primary": experiment.primary, "lower_is_better": is_lower_better},
+            )
             _add_experiment(add, experiment, self._min_students)
             _add_latencies(families["response_latency_seconds"], experiment)
         yield from (*families.values(), info, up)
@@ -523,6 +537,7 @@ def _add_metrics(add: AddSample, variant_labels: tuple[str, ...], variant: Varia
     for name, metric in variant.metrics.items():
         add("metric_sum", (*variant_labels, name), metric.sum)
         add("metric_count", (*variant_labels, name), metric.count)
+        add("capped_responses", (*variant_labels, name), metric.capped)
         labels = (*variant_labels, name, "none")
         add("metric_mean", labels, metric.mean)
         add("metric_standard_error", labels, metric.standard_error)

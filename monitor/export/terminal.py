@@ -34,6 +34,8 @@ from monitor.export.presentation import (
     experiment_footnotes,
     experiment_table_rows,
     format_count,
+    format_optional_difference,
+    format_optional_mean,
     format_percent,
     format_time,
     undeclared_notes,
@@ -252,7 +254,9 @@ def render_verdicts(experiment: ExperimentSummary, verdict_history: VerdictHisto
             sentences = (describe_history(periods, verdict.state), describe_first_decision(periods, verdict))
             parts += [Text(f"  {sentence}") for sentence in sentences if sentence is not None]
             parts.append(_comparison_table(experiment.control, name, analysis.comparisons[name]))
-            parts += [Text(f"  {line}") for line in _subgroup_lines(analysis.subgroup_effects[name])]
+            parts += [
+                Text(f"  {line}") for line in _subgroup_lines(experiment.primary, analysis.subgroup_effects[name])
+            ]
     return Group(*parts, Text(_LEGEND, style="dim"))
 
 
@@ -266,11 +270,9 @@ def _comparison_table(
             arms = comparison.control, comparison.treatment
             table.add_row(
                 Text(f"{name}  {_ESTIMANDS[estimand]}"),
-                *[_format_mean(arm.mean) for arm in arms],
-                _format_difference(comparison.difference.effect),
-                ABSENT_TEXT
-                if comparison.lower is None
-                else f"{_format_difference(comparison.lower)} to {_format_difference(comparison.upper)}",
+                *[format_optional_mean(name, arm.mean) for arm in arms],
+                format_optional_difference(name, comparison.difference.effect),
+                _format_interval(name, comparison),
                 " + ".join(format_count(arm.units) for arm in arms),
                 style="" if estimand == "closed" else "dim",
             )
@@ -310,7 +312,7 @@ def _format_as_of(at_ms: int) -> str:
     return f"as of {format_time(at_ms)}" if at_ms else "before the first event"
 
 
-def _subgroup_lines(effects: SubgroupEffects) -> Iterator[str]:
+def _subgroup_lines(metric: str, effects: SubgroupEffects) -> Iterator[str]:
     """Yield a line with each shown effect within a subgroup, and a line with the names of the other subgroups."""
     for title, segments in (
         ("First question in category", effects.segments),
@@ -320,8 +322,8 @@ def _subgroup_lines(effects: SubgroupEffects) -> Iterator[str]:
         for segment in segments:
             comparison = segment.comparison
             if segment.discovered:
-                effect = _format_difference(comparison.difference.effect)
-                bounds = f"{_format_difference(comparison.lower)} to {_format_difference(comparison.upper)}"
+                effect = format_optional_difference(metric, comparison.difference.effect)
+                bounds = _format_interval(metric, comparison)
                 yield f"{title} {segment.name}: effect {effect}, interval {bounds}; difference shown"
             elif comparison.lower is not None:
                 other_names.append(segment.name)
@@ -329,9 +331,9 @@ def _subgroup_lines(effects: SubgroupEffects) -> Iterator[str]:
             yield f"{title} {', '.join(other_names)}: no difference shown, given the number of groups"
 
 
-def _format_mean(value: float | None) -> str:
-    return ABSENT_TEXT if value is None else f"{value:.4f}"
-
-
-def _format_difference(value: float | None) -> str:
-    return ABSENT_TEXT if value is None else f"{value:+.4f}".replace("-", "\u2212")
+def _format_interval(metric: str, comparison: VariantComparison) -> str:
+    """Return the bounds of a comparison with the metric's unit; a dash without bounds."""
+    if comparison.lower is None or comparison.upper is None:
+        return ABSENT_TEXT
+    lower, upper = (format_optional_difference(metric, bound) for bound in (comparison.lower, comparison.upper))
+    return f"{lower.partition(' ')[0]} to {upper}"

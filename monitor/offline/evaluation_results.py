@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from monitor.offline.metric_definitions import MetricDefinition
@@ -57,6 +57,8 @@ class VariantResult:
     """Queries with rated responses."""
     response_means: tuple[MeanScore, ...]
     query_means: tuple[MeanScore, ...]
+    answer_means: Mapping[str, MeanScore]
+    """Answer metric → mean over all responses with a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ class Evaluation:
                     "queries": result.queries,
                     "over_responses": self._by_definition_name(result.response_means),
                     "over_queries": self._by_definition_name(result.query_means),
+                    "answers": {name: asdict(mean) for name, mean in result.answer_means.items()},
                 }
                 for result in self.variants
             },

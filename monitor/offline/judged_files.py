@@ -27,6 +27,7 @@ from monitor.engine import (
 )
 from monitor.errors import InputRejected, InvalidEvent, count_noun
 from monitor.events import Feedback, Response
+from monitor.metrics import from_fixed_point
 from monitor.offline.metric_definitions import JudgedResponse
 from monitor.offline.rater_agreement import Rating, TargetKind
 from monitor.offline.undeclared_names import describe_undeclared_names
@@ -48,11 +49,22 @@ def read_judged_responses(source: FileSource, settings: Settings, clock: Clock) 
                 items=event.items,
                 ranks=event.ranks or tuple(range(1, len(event.items) + 1)),
                 grades=tuple(grades.get(identities.hash_item(item)) for item in event.items),
+                answer_values=_answer_values(experiment, rules, row),
             )
             for row, event in rows
             for grades in (rules.item_grades(row),)
         ]
         for experiment, rules, rows in _join_feedback(source, settings, clock, identities)
+    }
+
+
+def _answer_values(experiment: ExperimentSettings, rules: GradingRules, row: ResponseRow) -> dict[str, float | None]:
+    """Return answer metric → value of a response, None if it is undefined."""
+    values = rules.evaluate(row).metric_values if experiment.answer_metrics else ()
+    return {
+        metric.name: None if value < 0 else from_fixed_point(value)
+        for metric, value in zip(experiment.metrics, values, strict=bool(values))
+        if not metric.is_ranking
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias, get_args
 
 from monitor.config import ExperimentSettings, MetricSpec, NamedDiscount, NamedGain
@@ -35,6 +35,8 @@ class JudgedResponse:
     items: tuple[str, ...]
     ranks: tuple[int, ...]
     grades: tuple[float | None, ...]
+    answer_values: Mapping[str, float | None] = field(default_factory=dict)
+    """Answer metric of the experiment → value; None if it is undefined."""
 
     @property
     def is_rated(self) -> bool:

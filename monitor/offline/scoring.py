@@ -76,7 +76,14 @@ def evaluate_responses(
         control=settings.control,
         definitions=tuple(definitions),
         variants=tuple(
-            _average_variant(variant, response_counts[variant], scores_by_variant[variant], query_results, width)
+            _average_variant(
+                variant,
+                response_counts[variant],
+                scores_by_variant[variant],
+                query_results,
+                width,
+                _average_answers(settings, [response for response in responses if response.variant == variant]),
+            )
             for variant in settings.variants
         ),
         comparisons=tuple(
@@ -128,6 +135,7 @@ def _average_variant(
     response_scores: Sequence[QueryScores],
     query_results: Iterable[QueryResult],
     width: int,
+    answer_means: Mapping[str, MeanScore],
 ) -> VariantResult:
     """Return the means of a variant over rated responses, and over the queries' means."""
     query_scores = [[mean.mean for mean in result.means] for result in query_results if result.variant == variant]
@@ -138,7 +146,16 @@ def _average_variant(
         queries=len(query_scores),
         response_means=_column_means(response_scores, width),
         query_means=_column_means(query_scores, width),
+        answer_means=answer_means,
     )
+
+
+def _average_answers(settings: ExperimentSettings, responses: Sequence[JudgedResponse]) -> dict[str, MeanScore]:
+    """Return answer metric → mean over the responses."""
+    return {
+        metric.name: MeanScore.from_scores([response.answer_values[metric.name] for response in responses])
+        for metric in settings.answer_metrics
+    }
 
 
 def _column_means(rows: Sequence[QueryScores], width: int) -> tuple[MeanScore, ...]:

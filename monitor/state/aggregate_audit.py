@@ -24,6 +24,7 @@ from monitor.analysis import format_timestamp
 from monitor.clock import HOUR_MS
 from monitor.config import NO_CATEGORY, OTHER_CATEGORY, Settings
 from monitor.engine import (
+    CAPPED_PREFIX,
     NO_RESPONSE,
     PRE_PERIOD_VARIANT,
     Contribution,
@@ -506,7 +507,9 @@ class _Audit:
         variant_key = number << 8 | index
         recomputed = {kind: count for (key, kind), count in self._kind_counts.items() if key == variant_key}
         for kind in sorted({*stored, *recomputed}):
-            if kind.startswith(UNCOUNTED_PREFIX):
+            if kind.startswith(UNCOUNTED_PREFIX + CAPPED_PREFIX):
+                label = f"capped values of {kind.removeprefix(UNCOUNTED_PREFIX + CAPPED_PREFIX)}"
+            elif kind.startswith(UNCOUNTED_PREFIX):
                 label = f"reactions that do not count: {kind.removeprefix(UNCOUNTED_PREFIX)}"
             else:
                 label = f"responses with {kind[1:]}" if kind[:1] == "+" else f"reactions of kind {kind}"

@@ -26,7 +26,7 @@ from monitor.analysis import (
 )
 from monitor.clock import HOUR_MS, Clock
 from monitor.config import DeclaredSet, ExperimentSettings, Settings
-from monitor.engine import EXCLUDED_VARIANT_OFFSET, IdHasher
+from monitor.engine import CAPPED_PREFIX, EXCLUDED_VARIANT_OFFSET, IdHasher
 from monitor.errors import StoreUnavailable, UnusableStore, UsageError
 from monitor.metrics import IntArray, RecordLayout, ResponseRecord, UnitRecord, chunk_length_ms
 from monitor.state.backfills import read_backfills
@@ -77,6 +77,8 @@ class _VariantRecords:
     """Class of `DELAY_BOUNDS_MS` → events that arrived with such a delay."""
     uncounted_reactions: Counter[str] = field(default_factory=Counter)
     """Reason → reactions that do not count."""
+    capped_values: Counter[str] = field(default_factory=Counter)
+    """Metric → responses whose value was above the metric's range."""
     cohort_days: set[int] = field(default_factory=set)
     """Days with a record over the students who were first exposed on that day."""
     cohorts: Mapping[int, IntArray] = field(default_factory=dict)
@@ -244,6 +246,7 @@ class StoreReader:
                 crossovers=sum(UnitRecord(variant.unit_sums).crossovers for variant in experiment_variants),
                 variants={name: summaries[name] for name in experiment.variants},
                 analysis=self._analyzers[experiment.name].analyze(students, analyzed_ms),
+                metric_specs=experiment.metrics,
                 starts_at_ms=experiment.starts_at_ms,
                 intended_shares=experiment.intended_shares(analyzed_ms),
                 categories_for_review=categories_for_review.get(experiment.name),
@@ -359,7 +362,9 @@ class StoreReader:
                 np.add(total, record, out=total)
             for kind, count in hash_from_reply(next(replies)).items():
                 name = kind.decode()
-                if name.startswith(UNCOUNTED_PREFIX):
+                if name.startswith(UNCOUNTED_PREFIX + CAPPED_PREFIX):
+                    variant.capped_values[name.removeprefix(UNCOUNTED_PREFIX + CAPPED_PREFIX)] += int(count)
+                elif name.startswith(UNCOUNTED_PREFIX):
                     variant.uncounted_reactions[name.removeprefix(UNCOUNTED_PREFIX)] += int(count)
                 else:
                     variant.kinds[name] += int(count)
@@ -472,6 +477,7 @@ class StoreReader:
                     decay.name: means[variant.number, variant.index, decay.name][index]
                     for decay in variant.experiment.decay
                 },
+                capped=variant.capped_values[metric.name] if metric.is_capped else None,
                 design_effect=None
                 if clustered_variance is None or variance is None
                 else design_effect(clustered_variance, variance / count),
@@ -482,10 +488,12 @@ class StoreReader:
             students=unit_record.students,
             responses_without_user=unit_record.anonymous_responses,
             feedback=_limit_kinds(
-                {kind: count for kind, count in variant.kinds.items() if kind[0] != "+"}, variant.experiment.grades
+                {kind: count for kind, count in variant.kinds.items() if kind[0] != "+"},
+                variant.experiment.feedback_kinds,
             ),
             responses_with_feedback=_limit_kinds(
-                {kind[1:]: count for kind, count in variant.kinds.items() if kind[0] == "+"}, variant.experiment.grades
+                {kind[1:]: count for kind, count in variant.kinds.items() if kind[0] == "+"},
+                variant.experiment.feedback_kinds,
             ),
             last_response_at_ms=variant.last_response_ms,
             last_event_at_ms=variant.last_event_ms,

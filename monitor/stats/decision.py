@@ -42,7 +42,14 @@ from monitor.stats.guardrails import GuardrailResult, evaluate_guardrail
 from monitor.stats.rare_events import rare_event_variance
 from monitor.stats.relative_effects import relative_confidence_sequence
 from monitor.stats.srm import SrmResult, check_srm
-from monitor.stats.wording import describe_guardrail, format_changes, metric_label, metric_unit
+from monitor.stats.wording import (
+    capitalized_metric_label,
+    describe_guardrail,
+    format_amount,
+    format_changes,
+    metric_label,
+    metric_unit,
+)
 
 VerdictState: TypeAlias = Literal[
     "insufficient_data", "invalid", "stop_harm", "ship", "non_inferior", "futile", "continue"
@@ -348,7 +355,8 @@ def _covariate_imbalances(
 def _power_findings(verdict: Verdict) -> Iterator[Reason]:
     """Yield a note if an open experiment needs long for 80 % power, or if the mde is far from what the data resolve."""
     days, evidence, primary = verdict.days_to_power, verdict.evidence, verdict.primary
-    mde, metric = evidence.criteria.mde, evidence.metric
+    metric = evidence.metric
+    mde, label, smallest = evidence.criteria.mde, metric_label(metric), format_amount(metric, evidence.criteria.mde)
     later_half_width = _half_width_after(_LONG_DAYS, verdict)
     advice = "Consider a larger `mde`, more students, or data from before the experiment (`pre_period`)."
     if (
@@ -357,15 +365,16 @@ def _power_findings(verdict: Verdict) -> Iterator[Reason]:
         and later_half_width > _UNRESOLVED_MDES * mde
     ):
         text = (
-            f"At the present number of new {evidence.unit_noun}s, the interval on {metric} is still "
-            f"\u00b1{later_half_width:.2g} after {_LONG_DAYS:.0f} days, over {_UNRESOLVED_MDES:.0f} times the smallest "
-            f"effect of interest, {mde:.4g}, which this experiment cannot show in a reasonable time. {advice}"
+            f"At the present number of new {evidence.unit_noun}s, the interval on {label} is still "
+            f"\u00b1{_width(metric, later_half_width)} after {_LONG_DAYS:.0f} days, over {_UNRESOLVED_MDES:.0f} times "
+            f"the smallest effect of interest, {smallest}, which this experiment cannot show in a reasonable "
+            f"time. {advice}"
         )
         yield Reason("low_power", text)
     elif verdict.state == "continue" and days is not None and days > _LONG_DAYS:
         text = (
             f"At the present number of new {evidence.unit_noun}s it takes about {_count(round(days), 'day')} until an "
-            f"effect of {mde:.4g} on {metric} is shown with 80 % power, guardrails included. {advice}"
+            f"effect of {smallest} on {label} is shown with 80 % power, guardrails included. {advice}"
         )
         yield Reason("low_power", text)
     if primary.lower is None or primary.upper is None or verdict.state in {"insufficient_data", "invalid"}:
@@ -373,9 +382,9 @@ def _power_findings(verdict: Verdict) -> Iterator[Reason]:
     half_width = (primary.upper - primary.lower) / 2
     if half_width < mde / _COARSE_HALF_WIDTHS:
         text = (
-            f"The smallest effect of interest on {metric}, {mde:.4g}, is coarse: the interval is already "
-            f"\u00b1{half_width:.2g}, so the data show effects that are over {_COARSE_HALF_WIDTHS:.0f} times smaller. "
-            "Check that `mde` is the smallest effect that matters."
+            f"The smallest effect of interest on {label}, {smallest}, is coarse: the interval is already "
+            f"\u00b1{_width(metric, half_width)}, so the data show effects that are over "
+            f"{_COARSE_HALF_WIDTHS:.0f} times smaller. Check that `mde` is the smallest effect that matters."
         )
         yield Reason("coarse_mde", text)
 
@@ -398,13 +407,19 @@ def _cuped_findings(verdict: Verdict) -> Iterator[Reason]:
     adjustment, reduction, unadjusted = verdict.evidence.adjustment, verdict.variance_reduction, verdict.unadjusted
     if adjustment is not None and reduction is not None and unadjusted is not None and unadjusted.lower is not None:
         metric = verdict.evidence.metric
+        title = capitalized_metric_label(metric)
         verb = "reduces" if reduction >= 0 else "increases"
         text = (
-            f"{metric} is adjusted for the results of {_count(adjustment.students, verdict.evidence.unit_noun)} before "
+            f"{title} is adjusted for the results of {_count(adjustment.students, verdict.evidence.unit_noun)} before "
             f"the experiment (CUPED). The adjustment {verb} the variance of the effect by "
             f"{_percent(abs(reduction), 1)}. Without the adjustment, the interval is {_interval(metric, unadjusted)}."
         )
         yield Reason("adjusted", text)
+
+
+def _width(metric: str, half_width: float) -> str:
+    """Return half the width of an interval with two significant digits, in the metric's unit."""
+    return format_amount(metric, float(f"{half_width:.2g}"))
 
 
 def _count(number: int, noun: str) -> str:
@@ -472,11 +487,11 @@ class _DecisionRule:
     def decide_by_primary_metric(self, lower: float, upper: float) -> tuple[VerdictState, tuple[Reason, ...]]:
         """Return the state and reasons from the bounds of the gain, for sufficient, valid and harmless data."""
         margin, mde, metric = self.evidence.criteria.margin, self.evidence.criteria.mde, self.evidence.metric
-        interval = _interval(metric, self.primary)
+        interval, title, label = _interval(metric, self.primary), capitalized_metric_label(metric), metric_label(metric)
         if lower > -margin:
             side = "below" if self.evidence.lower_is_better else "above"
-            gain = (Reason("better", f"{metric} is better: the whole interval is {side} 0."),) if lower > 0 else ()
-            not_worse = f"{metric} is not worse than allowed: any loss is smaller than {margin:.4g}."
+            gain = (Reason("better", f"{title} is better: the whole interval is {side} 0."),) if lower > 0 else ()
+            not_worse = f"{title} is not worse than allowed: any loss is smaller than {format_amount(metric, margin)}."
             tolerable_loss = (Reason("not_worse", not_worse),)
             open_guardrails = tuple(self.open_guardrails())
             biases = tuple(self.comparison_biases())
@@ -488,11 +503,12 @@ class _DecisionRule:
                 return "non_inferior", (*tolerable_loss, *(gain_conflicts if gain else ()), *self.held_guardrails())
             return "continue", (*(gain or tolerable_loss), *open_guardrails, *biases, *margin_conflicts)
         if upper < mde:
-            text = f"A gain on {metric} of {mde:.4g}, the smallest effect of interest, or more can be excluded."
+            amount = format_amount(metric, mde)
+            text = f"A gain on {label} of {amount}, the smallest effect of interest, or more can be excluded."
             return "futile", (Reason("too_small", text),)
         text = (
-            f"The effect on {metric} may be anywhere from {interval}. This includes a loss that is not allowed and "
-            f"the smallest effect of interest, {mde:.4g}."
+            f"The effect on {label} may be anywhere from {interval}. This includes a loss that is not allowed and "
+            f"the smallest effect of interest, {format_amount(metric, mde)}."
         )
         return "continue", (Reason("undecided", text),)
 
@@ -525,7 +541,8 @@ class _DecisionRule:
             )
             yield Reason("young", text)
         if not has_few_units and self.primary.difference.information is None:
-            text = f"{evidence.metric} is the same for all {evidence.unit_noun}s so far, so it has no interval yet."
+            title = capitalized_metric_label(evidence.metric)
+            text = f"{title} is the same for all {evidence.unit_noun}s so far, so it has no interval yet."
             yield Reason("no_variation", text)
 
     def validity_failures(self) -> Iterator[Reason]:
@@ -640,7 +657,8 @@ class _DecisionRule:
             loss, allowed = format_changes(metric, [-gain[1], margin])
             allowance = f"the allowed loss is {allowed}" if margin else "no loss is allowed"
             direction = "higher" if self.evidence.lower_is_better else "lower"
-            text = f"{metric} is {direction} by at least {loss}{metric_unit(metric)}; {allowance}."
+            loss = f"{loss}{metric_unit(metric)}"
+            text = f"{capitalized_metric_label(metric)} is {direction} by at least {loss}; {allowance}."
             yield Reason("worse", text)
         for result in self.guardrails:
             if result.state == "crossed" and result.least_harm is not None:
@@ -731,8 +749,8 @@ class _DecisionRule:
             gain = self.gain_bounds(self.undefined_as_zero)
             lower = None if gain is None else gain[0]
             if lower is None or lower <= required_lower_bound:
-                bound = "unknown" if lower is None else f"{lower:+.4g}".replace("-", "\u2212")
-                metric = self.evidence.metric
+                bound = "unknown" if lower is None else format_amount(self.evidence.metric, lower, sign=True)
+                metric = metric_label(self.evidence.metric)
                 text = (
                     f"The shares of responses with an undefined {metric} differ, so {metric} must also be good if "
                     f"undefined values count as 0. Then the lower bound of the effect is {bound}."
@@ -752,11 +770,12 @@ class _DecisionRule:
         lower = None if gain is None else gain[0]
         if lower is None or lower <= required_lower_bound:
             metric = self.evidence.metric
-            known_bound = "unknown" if lower is None else f"{lower:+.4g}".replace("-", "\u2212")
-            required_bound = f"{required_lower_bound:+.4g}".replace("-", "\u2212") if required_lower_bound else "0"
+            known_bound = "unknown" if lower is None else format_amount(metric, lower, sign=True)
+            required_bound = format_amount(metric, required_lower_bound, sign=True) if required_lower_bound else "0"
             text = (
-                f"The shares of rated responses differ by {_points(difference, sign=True)}, so {metric} must also be "
-                "good in the other population (all responses instead of rated responses, or the reverse). "
+                f"The shares of rated responses differ by {_points(difference, sign=True)}, so "
+                f"{metric_label(metric)} must also be good in the other population (all responses instead of rated "
+                "responses, or the reverse). "
                 f"There, the lower bound of its gain is {known_bound}; it must be above {required_bound}."
             )
             yield Reason("populations_disagree", text)
@@ -789,7 +808,7 @@ class _DecisionRule:
         yield from self.comparison_biases()
         if (difference := self.undefined_share_difference()) is not None:
             text = (
-                f"The share of rated responses with an undefined {self.evidence.metric} differs by "
+                f"The share of rated responses with an undefined {metric_label(self.evidence.metric)} differs by "
                 f"{_points(difference, sign=True)}, more than chance explains."
             )
             yield Reason("undefined_share_differs", text)
@@ -805,8 +824,8 @@ class _DecisionRule:
             expected_sign = -1 if metric.lower_is_better != self.evidence.lower_is_better else 1
             if (lower > 0 > expected_sign * effect) or (upper < 0 < expected_sign * effect):
                 text = (
-                    f"{name} moves in the other direction ({_interval(name, comparison)}); "
-                    f"{self.evidence.metric} decides."
+                    f"{capitalized_metric_label(name)} moves in the other direction ({_interval(name, comparison)}); "
+                    f"{metric_label(self.evidence.metric)} decides."
                 )
                 yield Reason("metrics_disagree", text)
 

@@ -199,7 +199,7 @@ class VerdictEvidence(msgspec.Struct, frozen=True):
     None if every response has a value of the primary metric, so that there is no other population.
     """
     rated_share: EstimatePair | None = None
-    """The shares of rated responses; None if the primary metric does not depend on feedback."""
+    """The shares of rated responses; None if every response has a value of the primary metric, rated or not."""
     undefined_share: EstimatePair | None = None
     """Students' shares of rated responses whose primary metric is undefined; None if it is always defined."""
     undefined_as_zero: EstimatePair | None = None

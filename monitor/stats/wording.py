@@ -123,6 +123,46 @@ def _count_decimals(values: Iterable[float]) -> int:
     return decimals
 
 
+def format_amount(metric: str, value: float, *, sign: bool = False) -> str:
+    """Return an amount by which a metric may change, in the metric's unit, with at most four significant digits.
+
+    `sign` adds a plus sign to positive numbers.
+
+    >>> format_amount("share:liked", 0.02), format_amount("latency_ms", 20), format_amount("dcg@5", 0.0525)
+    ('2 percentage points', '20 ms', '0.0525')
+    """
+    number = f"{100 * value if is_proportion(metric) else value:{'+' if sign else ''}.4g}"
+    return number.replace("-", _MINUS) + metric_unit(metric)
+
+
+def format_mean(metric: str, mean: float) -> str:
+    """Return the mean of a metric with its unit: per cent for shares, ms for latencies, otherwise none.
+
+    >>> [format_mean(name, 0.12345) for name in ("share:liked", "latency_ms", "score:csat")]
+    ['12.35 %', '0.1 ms', '0.1235']
+    """
+    if is_proportion(metric):
+        return f"{100 * mean:.2f} %"
+    return f"{mean:.1f} ms" if metric == LATENCY_METRIC else f"{mean:.4f}"
+
+
+def format_difference(metric: str, difference: float, *, sign: bool = False) -> str:
+    """Return a difference of two means with its unit for tables: points for shares, ms for latencies, otherwise none.
+
+    `sign` adds a plus sign to positive numbers.
+
+    >>> format_difference("share:liked", 0.012, sign=True), format_difference("latency_ms", -20.25)
+    ('+1.20 points', '−20.2 ms')
+    """
+    scale, decimals, unit = 1.0, 4, ""
+    if is_proportion(metric):
+        scale, decimals, unit = 100.0, 2, " points"
+    elif metric == LATENCY_METRIC:
+        decimals, unit = 1, " ms"
+    rounded = round(scale * difference, decimals) + 0.0
+    return f"{rounded:{'+' if sign else ''}.{decimals}f}".replace("-", _MINUS) + unit
+
+
 def format_level(alpha: float) -> str:
     """Return the confidence level 1 − `alpha` as a percentage.
 

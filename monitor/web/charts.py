@@ -252,7 +252,7 @@ class ForestRow:
     """Whether the value differs from 0 significantly."""
 
 
-def forest_plot_svg(title: str, rows: Sequence[ForestRow]) -> str | None:
+def forest_plot_svg(title: str, rows: Sequence[ForestRow], *, percent: bool = False) -> str | None:
     """Return a forest plot as an SVG element that scales with the container; None if no row has a value or bound.
 
     Texts are escaped.
@@ -277,24 +277,24 @@ def forest_plot_svg(title: str, rows: Sequence[ForestRow]) -> str | None:
         elements.append(
             f'<line class="grid" x1="{x(tick)}" x2="{x(tick)}" y1="{_FOREST_TOP_MARGIN}" y2="{plot_bottom}"/>'
         )
-        elements.append(
-            f'<text x="{x(tick)}" y="{height - 6}" text-anchor="middle">{escape(format_axis_value(tick, step))}</text>'
-        )
+        label = escape(_format_value(tick, step, percent=percent))
+        elements.append(f'<text x="{x(tick)}" y="{height - 6}" text-anchor="middle">{label}</text>')
     elements.append(f'<line class="zero" x1="{x(0.0)}" x2="{x(0.0)}" y1="{_FOREST_TOP_MARGIN}" y2="{plot_bottom}"/>')
     for index, row in enumerate(rows):
-        elements += _forest_row(row, _FOREST_TOP_MARGIN + _FOREST_ROW_HEIGHT * index + _FOREST_ROW_HEIGHT / 2, x, step)
+        y = _FOREST_TOP_MARGIN + _FOREST_ROW_HEIGHT * index + _FOREST_ROW_HEIGHT / 2
+        elements += _forest_row(row, y, x, step, percent=percent)
     head = f'<svg class="plot forest" role="img" viewBox="0 0 {_WIDTH} {height}" aria-label="{escape(title)}">'
     return f"{head}{''.join(elements)}</svg>"
 
 
-def _forest_row(row: ForestRow, y: float, x: Callable[[float], str], step: float) -> Iterator[str]:
+def _forest_row(row: ForestRow, y: float, x: Callable[[float], str], step: float, *, percent: bool) -> Iterator[str]:
     label = row.label if len(row.label) <= _MAX_LABEL_CHARACTERS else f"{row.label[: _MAX_LABEL_CHARACTERS - 1]}…"
     yield f'<text x="{_FOREST_LABEL_WIDTH - 8}" y="{y + 4:.1f}" text-anchor="end">{escape(label)}</text>'
     style = "treatment" if row.highlighted else "live"
     if row.lower is not None and row.upper is not None:
         yield f'<line class="line {style}" x1="{x(row.lower)}" x2="{x(row.upper)}" y1="{y:.1f}" y2="{y:.1f}"/>'
     if row.value is not None:
-        tooltip = f"{row.label}: {format_axis_value(row.value, step / 100)}"
+        tooltip = f"{row.label}: {_format_value(row.value, step / 100, percent=percent)}"
         yield (
             f'<circle class="dot treatment" cx="{x(row.value)}" cy="{y:.1f}" r="3.2">'
             f"<title>{escape(tooltip)}</title></circle>"

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from monitor.errors import escape_controls
-from monitor.export import ABSENT_TEXT, format_count, format_counted, id_text
+from monitor.export import ABSENT_TEXT, format_count, format_counted, format_optional_mean, id_text
 from monitor.offline import Evaluation, MeanScore, MetricDefinition, PairedTest
 from monitor.web.pages import load_template
 
@@ -54,12 +54,24 @@ def format_p_value(p: float | None) -> str:
 
 
 def variant_summaries(evaluation: Evaluation) -> list[str]:
-    """Return a line for each variant with the numbers of rated responses, responses and queries."""
+    """Return a line for each variant with its number of responses and, with ranking metrics, of ratings and queries."""
+    lines = []
+    for variant in evaluation.variants:
+        role = " (control)" if variant.variant == evaluation.control else ""
+        counts = format_counted(variant.responses, "response")
+        if evaluation.definitions:
+            queries = format_counted(variant.queries, "query", "queries")
+            counts = f"{format_count(variant.rated_responses)} of {counts} rated, {queries}"
+        lines.append(f"{variant.variant}{role}: {counts}")
+    return lines
+
+
+def answer_mean_rows(evaluation: Evaluation) -> list[list[str]]:
+    """Return (answer metric, mean of each variant over its responses) of each answer metric."""
+    names = evaluation.variants[0].answer_means
     return [
-        f"{variant.variant}{' (control)' if variant.variant == evaluation.control else ''}: "
-        f"{format_count(variant.rated_responses)} of {format_counted(variant.responses, 'response')} rated, "
-        f"{format_counted(variant.queries, 'query', 'queries')}"
-        for variant in evaluation.variants
+        [name, *(format_optional_mean(name, variant.answer_means[name].mean) for variant in evaluation.variants)]
+        for name in names
     ]
 
 
@@ -67,6 +79,11 @@ def undefined_reason(evaluation: Evaluation) -> str | None:
     """Return why the variants of an evaluation cannot be compared, and the next step; None if they can."""
     if not any(variant.responses for variant in evaluation.variants):
         return "The files have no response of this experiment: compare its name, variants and period with the events."
+    if not evaluation.definitions:
+        return (
+            "The experiment has no ranking metric, so there is no comparison by query. Name one with --metrics, or "
+            "use `ab-monitor verdict` for a test of the answer metrics."
+        )
     if not any(variant.rated_responses for variant in evaluation.variants):
         return "No response is rated: the files have no feedback with a grade about an item of these responses."
     if not evaluation.queries:
@@ -83,17 +100,23 @@ def undefined_reason(evaluation: Evaluation) -> str | None:
 
 
 def evaluation_tables(
-    evaluation: Evaluation, query_definition: MetricDefinition, max_queries: int, width: int
+    evaluation: Evaluation, query_definition: MetricDefinition | None, max_queries: int, width: int
 ) -> RenderableType:
     """Return a table of comparisons per treatment, and the `max_queries` queries that differ most between variants.
 
-    The queries are evaluated under `query_definition`. In a terminal of fewer than 110 characters, `width`, the
-    comparisons are printed without intervals.
+    The queries are evaluated under `query_definition`, None without ranking metrics. In a terminal of fewer than 110
+    characters, `width`, the comparisons are printed without intervals.
     """
     parts: list[RenderableType] = [id_text(evaluation.experiment, "bold")]
     parts += [Text(line, style="dim") for line in variant_summaries(evaluation)]
+    if answer_rows := answer_mean_rows(evaluation):
+        table = _aligned_table("mean over responses", *(variant.variant for variant in evaluation.variants))
+        for row in answer_rows:
+            table.add_row(*map(Text, row))
+        parts.append(table)
     if (reason := undefined_reason(evaluation)) is not None:
         return Group(*parts, Text(reason, style="yellow"))
+    assert query_definition is not None
     has_intervals = width >= _MIN_WIDTH_FOR_INTERVALS
     for comparison in evaluation.comparisons:
         test_columns = ("95 % from", "to", "p", "queries", "differ") if has_intervals else ("p", "queries")
@@ -203,8 +226,8 @@ def _means_by_level(evaluation: Evaluation) -> Iterator[tuple[str, str, int | No
         yield "over_responses", "", None, variant.variant, variant.response_means
 
 
-def render_evaluation_report(evaluations: Sequence[tuple[Evaluation, MetricDefinition]]) -> str:
-    """Return the evaluations, each with a highlighted metric definition, as a self-contained HTML file.
+def render_evaluation_report(evaluations: Sequence[tuple[Evaluation, MetricDefinition | None]]) -> str:
+    """Return the evaluations, each with a highlighted metric definition if it has any, as a self-contained HTML file.
 
     Bars and intervals are boxes whose width is a percentage in CSS. A charting library would add megabytes.
     """
@@ -218,12 +241,15 @@ def render_evaluation_report(evaluations: Sequence[tuple[Evaluation, MetricDefin
     )
 
 
-def _evaluation_context(evaluation: Evaluation, highlighted: MetricDefinition) -> dict[str, object]:
-    query_means, omitted_count = _most_different_queries(evaluation, highlighted, _MAX_QUERIES)
+def _evaluation_context(evaluation: Evaluation, highlighted: MetricDefinition | None) -> dict[str, object]:
     reason = undefined_reason(evaluation)
+    summaries = [*variant_summaries(evaluation), *([] if reason is None else [reason])]
+    answers = {"evaluation": evaluation, "variant_summaries": summaries, "answer_rows": answer_mean_rows(evaluation)}
+    if highlighted is None:
+        return {**answers, "comparisons": [], "highlighted_definition": None}
+    query_means, omitted_count = _most_different_queries(evaluation, highlighted, _MAX_QUERIES)
     return {
-        "evaluation": evaluation,
-        "variant_summaries": [*variant_summaries(evaluation), *([] if reason is None else [reason])],
+        **answers,
         "comparisons": [
             {"variant": comparison.variant, "rows": _test_rows(evaluation.definitions, comparison.tests, highlighted)}
             for comparison in (evaluation.comparisons if reason is None else ())

@@ -50,18 +50,19 @@ def live_effect_line(report: ReportData, treatment: str) -> Line:
 
 def effect_chart(report: ReportData, treatment: str, verdict: Verdict) -> str | None:
     """Return the SVG of the effect on the primary metric over time, with bounds; None without any value."""
-    criteria = verdict.evidence.criteria
+    criteria, gain_sign = verdict.evidence.criteria, -1 if verdict.evidence.lower_is_better else 1
     reference_lines = [
         ReferenceLine("no difference", 0.0, "zero"),
-        ReferenceLine("smallest effect of interest", criteria.mde),
+        ReferenceLine("smallest effect of interest", gain_sign * criteria.mde),
     ]
     if criteria.margin:
-        reference_lines.append(ReferenceLine("allowed loss", -criteria.margin))
+        reference_lines.append(ReferenceLine("allowed loss", -gain_sign * criteria.margin))
     points = [_effect_point(report, analysis, treatment) for analysis in report.interim_analyses]
     return line_chart_svg(
-        f"effect of {treatment} on {report.settings.primary} over time",
+        f"effect of {treatment} on {metric_label(report.settings.primary)} over time",
         [Line("effect", "treatment", points), live_effect_line(report, treatment)],
         reference_lines,
+        percent=is_proportion(report.settings.primary),
     )
 
 
@@ -100,7 +101,9 @@ def guardrail_chart(report: ReportData, treatment: str, guardrail_index: int) ->
     return line_chart_svg(title, [Line("harm", "harm", points)], reference_lines, percent=is_proportion(guardrail.name))
 
 
-def subgroup_chart(title: str, subgroups: Sequence[tuple[SegmentComparison, VariantComparison | None]]) -> str | None:
+def subgroup_chart(
+    title: str, subgroups: Sequence[tuple[SegmentComparison, VariantComparison | None]], metric: str
+) -> str | None:
     """Return the forest plot of the effects within subgroups; a subgroup without a comparison has only a name."""
     rows = []
     for segment, comparison in subgroups:
@@ -109,7 +112,7 @@ def subgroup_chart(title: str, subgroups: Sequence[tuple[SegmentComparison, Vari
         effect = None if bounded is None else bounded.difference.effect
         bounds = (None, None) if bounded is None else (bounded.lower, bounded.upper)
         rows.append(ForestRow(segment.name, effect, *bounds, highlighted=segment.discovered))
-    return forest_plot_svg(title, rows)
+    return forest_plot_svg(title, rows, percent=is_proportion(metric))
 
 
 def student_share_chart(report: ReportData, treatment: str) -> str | None:
@@ -165,7 +168,7 @@ def snapshot_charts(report: ReportData) -> Iterator[tuple[str, str]]:
             ("students with more than one variant", [Line("crossovers", "harm", crossovers)], [zero], False),
         ):
             svg = line_chart_svg(title, lines, reference_lines, percent=percent)
-            if svg is not None:
+            if svg is not None and (lines is not rated_lines or report.summary.depends_on_feedback):
                 yield title, svg
 
 
@@ -193,7 +196,9 @@ def decayed_mean_charts(report: ReportData) -> Iterator[dict[str, Any]]:
             "label": decay_label(decay.name),
             "band_multiplier": None if multiplier is None else f"{multiplier:.2f}",
             "chart": line_chart_svg(
-                f"mean {report.settings.primary}, {decay_label(decay.name).lower()}, by variant", lines
+                f"mean {report.settings.primary}, {decay_label(decay.name).lower()}, by variant",
+                lines,
+                percent=is_proportion(report.settings.primary),
             ),
         }
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from monitor.analysis import StatePeriod, list_verdict_history
 from monitor.clock import DAY_MS
-from monitor.config import LATENCY_METRIC, ExperimentSettings, is_proportion
+from monitor.config import LATENCY_METRIC, ExperimentSettings
 from monitor.export import (
     ABSENT_TEXT,
     GUARDRAIL_STATES,
@@ -26,6 +26,8 @@ from monitor.export import (
     describe_time_to_decide,
     format_age,
     format_count,
+    format_optional_difference,
+    format_optional_mean,
     format_time,
     meets_min_students,
 )
@@ -37,6 +39,8 @@ from monitor.stats import (
     Verdict,
     VerdictState,
     capitalized_metric_label,
+    format_amount,
+    metric_label,
 )
 from monitor.web import experiment_charts as charts
 from monitor.web.pages import load_template
@@ -68,7 +72,11 @@ def render_experiment_report(report: ReportData, now_ms: int | None = None) -> s
         treatments=[_treatment_context(report, *treatment) for treatment in verdicts.items()],
         report=report,
         meets_min_students=partial(_meets_min_students, report),
-        format_decimal=format_decimal,
+        format_mean=format_optional_mean,
+        format_difference=format_optional_difference,
+        format_amount=format_amount,
+        metric_label=metric_label,
+        axis_unit=" (ms)" if report.settings.primary == LATENCY_METRIC else "",
         format_signed_percent=_format_signed_percent,
         format_time=format_time,
         quality_heading=QUALITY_HEADING,
@@ -111,11 +119,6 @@ def _describe_sample_size(report: ReportData) -> str | None:
     students = sum(report.daily_splits[-1].students.values())
     responses = sum(variant.responses for variant in report.summary.variants.values())
     return f"{format_count(students)} students and {format_count(responses)} responses since {date}{calendar.zone_note}"
-
-
-def format_decimal(value: float | None, *, sign: bool = False) -> str:
-    """Return a number with four decimals; `sign` adds a plus sign to positive numbers. None gives a dash."""
-    return ABSENT_TEXT if value is None else _with_minus_sign(f"{round(value, 4) + 0.0:{'+' if sign else ''}.4f}")
 
 
 def _format_signed_percent(fraction: float | None, *, sign: bool = False) -> str:
@@ -174,7 +177,7 @@ def _describe_movement(name: str, comparison: VariantComparison) -> str:
         return (
             f"{name} is {'higher' if _effect_sign(comparison) > 0 else 'lower'}, with too few students for an interval"
         )
-    bounds = f"{format_decimal(comparison.lower, sign=True)} to {format_decimal(comparison.upper, sign=True)}"
+    bounds = " to ".join(format_optional_difference(name, bound) for bound in (comparison.lower, comparison.upper))
     if not _excludes_zero(comparison):
         return f"{name} has no clear change ({bounds})"
     return f"{name} is {'higher' if _effect_sign(comparison) > 0 else 'lower'} ({bounds})"
@@ -224,7 +227,7 @@ def _describe_effect(report: ReportData, treatment: str, verdict: Verdict) -> st
     settings, primary = report.settings, verdict.primary
     effect = describe_effect(settings.control, treatment, verdict)
     if effect is None or not _meets_min_students(report, primary):
-        return f"No effect on {settings.primary} is known yet: too few students have complete first days."
+        return f"No effect on {metric_label(settings.primary)} is known yet: too few students have complete first days."
     if min(primary.control.units, primary.treatment.units) < MIN_UNITS_FOR_INTERVAL:
         return f"{effect} An interval needs at least {MIN_UNITS_FOR_INTERVAL} students per variant."
     if primary.lower is None:
@@ -247,7 +250,7 @@ def _treatment_context(report: ReportData, name: str, verdict: Verdict) -> dict[
         "effect_chart": charts.effect_chart(report, name, verdict),
         "has_live_effect": sum(point.value is not None for point in charts.live_effect_line(report, name).points) > 1,
         "margin": criteria.margin,
-        "mde": f"{criteria.mde:.4g}",
+        "mde": format_amount(verdict.evidence.metric, criteria.mde),
         "guardrails": [
             _guardrail_context(report, name, index, result) for index, result in enumerate(verdict.guardrails)
         ],
@@ -268,7 +271,7 @@ def _subgroups_context(report: ReportData, title: str, segments: Sequence[Segmen
         (segment, segment.comparison if _meets_min_students(report, segment.comparison) else None)
         for segment in segments
     ]
-    return {"title": title, "rows": segments, "chart": charts.subgroup_chart(title, subgroups)}
+    return {"title": title, "rows": segments, "chart": charts.subgroup_chart(title, subgroups, report.settings.primary)}
 
 
 def _guardrail_context(report: ReportData, name: str, guardrail_index: int, result: GuardrailResult) -> dict[str, Any]:
@@ -278,12 +281,15 @@ def _guardrail_context(report: ReportData, name: str, guardrail_index: int, resu
     return {
         "title": title,
         "name": f"{title} must not {'rise' if guardrail.harmful_direction == 'up' else 'fall'}",
-        "margin": _format_harm(guardrail.name, result.margin),
+        "margin": format_optional_difference(guardrail.name, result.margin, sign=False),
         "state": GUARDRAIL_STATES[result.state],
         "cells": [
-            *(_format_harm(guardrail.name, change if is_displayed else None) for change in changes),
             *(
-                _format_guardrail_mean(guardrail.name, arm.mean if is_displayed else None)
+                format_optional_difference(guardrail.name, change if is_displayed else None, sign=False)
+                for change in changes
+            ),
+            *(
+                format_optional_mean(guardrail.name, arm.mean if is_displayed else None)
                 for arm in (result.control, result.treatment)
             ),
         ],
@@ -291,27 +297,14 @@ def _guardrail_context(report: ReportData, name: str, guardrail_index: int, resu
     }
 
 
-def _format_harm(metric: str, value: float | None) -> str:
-    """Return a change in the harmful direction with its unit: percentage points, ms, or none."""
-    if value is None or not (is_proportion(metric) or metric == LATENCY_METRIC):
-        return format_decimal(value)
-    if metric == LATENCY_METRIC:
-        return _with_minus_sign(f"{round(value, 1) + 0.0:.1f} ms")
-    return _with_minus_sign(f"{round(100 * value, 2) + 0.0:.2f} points")
-
-
-def _format_guardrail_mean(metric: str, mean: float | None) -> str:
-    """Return a mean with its unit: per cent, ms, or none."""
-    if mean is None or not (is_proportion(metric) or metric == LATENCY_METRIC):
-        return format_decimal(mean)
-    return f"{mean:.1f} ms" if metric == LATENCY_METRIC else f"{100 * mean:.2f} %"
-
-
 def _state_changes(report: ReportData, treatment: str, periods: Sequence[StatePeriod]) -> Iterator[list[str]]:
     """Yield the cells (time, state, effect, lower, upper, description) of each period of a treatment's state."""
     for period in periods:
         was_displayed = report.was_displayed(treatment, period.since_ms)
-        effect_cells = [format_decimal(value if was_displayed else None, sign=True) for value in period.effect]
+        effect_cells = [
+            format_optional_difference(report.settings.primary, value if was_displayed else None)
+            for value in period.effect
+        ]
         description = STATE_DESCRIPTIONS[period.state]
         yield [format_time(period.since_ms), STATE_TITLES[period.state], *effect_cells, description]
 

@@ -113,7 +113,25 @@ GONE = f"{lasting(30 * HOUR, 2)} {lasting(1, 1)} {missing(3 * HOUR)}"
 ENDED = f"{lasting(30 * HOUR, 0, 300)} {lasting(3 * HOUR, 30 * 3600)}"
 YOUNG = f"{lasting(5 * HOUR, 2)} {lasting(3 * HOUR, 1)}"
 
+
+def lower_is_better(world: World) -> World:
+    """Return the world with a primary metric of which lower values are better."""
+    primary = 'primary="dcg@5"'
+    return {
+        name.replace(primary, f'{primary},lower_is_better="true"') if "experiment_info" in name else name: values
+        for name, values in world.items()
+    }
+
+
+DOUBLED = f"{lasting(30 * HOUR, 2)} {lasting(3 * HOUR, 4)}"
+RISEN = f"{lasting(7 * DAY, 2)} {lasting(DAY, 2.2)}"
+
 DROP = [
+    Scenario("AbMonitorDropFast", "lower is better: doubled, and the newest values are as bad", lower_is_better(arm("treatment", DOUBLED) | new_ratings("treatment", 4)), 31 * HOUR, [FAST]),
+    Scenario("AbMonitorDropFast", "lower is better: doubled, and the newest values are good again", lower_is_better(arm("treatment", DOUBLED) | new_ratings("treatment", 2)), 31 * HOUR),
+    Scenario("AbMonitorDropFast", "lower is better: halved", lower_is_better(arm("treatment", HALVED)), 31 * HOUR),
+    Scenario("AbMonitorDropSlow", "lower is better: risen by a tenth", lower_is_better(arm("treatment", RISEN, decay="24h", error=0.02)), 7 * DAY + 3 * HOUR, [SLOW]),
+    Scenario("AbMonitorDropSlow", "lower is better: sunk by a tenth", lower_is_better(arm("treatment", SUNK, decay="24h", error=0.02)), 7 * DAY + 3 * HOUR),
     Scenario("AbMonitorDropFast", "halved, and the newest ratings are as bad", arm("treatment", HALVED) | new_ratings("treatment", 1), 31 * HOUR, [FAST]),
     Scenario("AbMonitorDropFast", "halved, and the newest ratings are good again", arm("treatment", HALVED) | new_ratings("treatment", 2), 31 * HOUR),
     Scenario("AbMonitorDropFast", "halved", arm("treatment", HALVED), 31 * HOUR, [FAST]),
@@ -152,6 +170,9 @@ BEHIND = [
     Scenario("AbMonitorBehindControlFast", "a fifth worse, and the newest ratings are as bad", both(WORSE) | new_ratings("control", 2) | new_ratings("treatment", 1.6), 8 * HOUR, [FAST]),
     Scenario("AbMonitorBehindControlFast", "a fifth worse, and the newest ratings are as good as the control's", both(WORSE) | new_ratings("control", 2) | new_ratings("treatment", 2), 8 * HOUR),
     Scenario("AbMonitorBehindControlFast", "a fifth worse", both(WORSE), 8 * HOUR, [FAST]),
+    Scenario("AbMonitorBehindControlFast", "lower is better: twice as high", lower_is_better(both(lasting(DAY, 4))), 8 * HOUR, [FAST]),
+    Scenario("AbMonitorBehindControlFast", "lower is better: twice as high, and the newest values are as good as the control's", lower_is_better(both(lasting(DAY, 4)) | new_ratings("control", 2) | new_ratings("treatment", 2)), 8 * HOUR),
+    Scenario("AbMonitorBehindControlFast", "lower is better: a fifth lower", lower_is_better(both(WORSE)), 8 * HOUR),
     Scenario("AbMonitorBehindControlFast", "as good", both(lasting(DAY, 2)), 8 * HOUR),
     Scenario("AbMonitorBehindControlFast", "better", both(lasting(DAY, 3)), 8 * HOUR),
     Scenario("AbMonitorBehindControlFast", "the control itself is worse than the treatment", both(lasting(DAY, 2), control=lasting(DAY, 1)), 8 * HOUR),

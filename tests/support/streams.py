@@ -87,25 +87,20 @@ RICH = replace(
     ),
 )
 """With everything that is only stored where it is asked for."""
+EXCLUDING = replace(RICH, exclude={"user_id": ("student-[12]",), "category": ("history",)})
+"""With excluded responses; of several copies of a response, some may be excluded."""
 _WITH_SILENCE = MetricSpec("score:reviewed", "score", kind="reviewed", least=1, most=5, silence=2)
-RICH_ANSWERS_ONLY = replace(
-    RICH,
-    metrics=ANSWER_METRICS,
-    student_metrics=(*WITH_ANSWER_METRICS.student_metrics[:-1], "sessions_with:share:escalated"),
+ANSWERS_ONLY = replace(
+    WITH_ANSWER_METRICS,
+    metrics=(_WITH_SILENCE, *ANSWER_METRICS[1:]),
+    student_metrics=("per_student:share:escalated", "sessions_with:share:escalated"),
     primary="score:reviewed",
     grades={},
 )
-ANSWERS_ONLY = replace(
-    RICH_ANSWERS_ONLY,
-    metrics=(_WITH_SILENCE, *ANSWER_METRICS[1:]),
-    novelty=False,
-    starts_at_ms=None,
-    pre_period_ms=None,
-    decision=WITH_ANSWER_METRICS.decision,
-)
 """Without ranking metrics and grades; responses without a score have one, too."""
-EXCLUDING = replace(RICH, exclude={"user_id": ("student-[12]",), "category": ("history",)})
-"""With excluded responses; of several copies of a response, some may be excluded."""
+RICH_ANSWERS_ONLY = replace(
+    RICH, metrics=ANSWER_METRICS, student_metrics=ANSWERS_ONLY.student_metrics, primary="score:reviewed", grades={}
+)
 SETTINGS = Settings((EXPERIMENT,))
 
 

@@ -174,6 +174,55 @@ def test_guardrails_are_means_over_all_responses_of_a_student(redis_server: Redi
             assert_estimate(estimate, expected_estimate([value for value in values if value is not None]))
 
 
+def _with_sessions(events: Events) -> Events:
+    """Return the events with a session for nine of ten responses: some responses of a student share one."""
+    sessions = ("morning", "evening", "night")
+    return [
+        changed(event, session_id=None if number % 10 == 0 else sessions[number % 3])
+        if isinstance(event, Response)
+        else event
+        for number, event in enumerate(events)
+    ]
+
+
+def _sessions(window: Sequence[ExpectedResponse]) -> dict[str, list[ExpectedResponse]]:
+    by_session: dict[str, list[ExpectedResponse]] = defaultdict(list)
+    for expected_response in window:
+        if expected_response.response.session_id is not None:
+            by_session[expected_response.response.session_id].append(expected_response)
+    return by_session
+
+
+def _successful_share(window: Sequence[ExpectedResponse]) -> float | None:
+    outcomes = [
+        any(response.metrics.get("success@2") for response in responses) for responses in _sessions(window).values()
+    ]
+    return float(np.mean(outcomes)) if outcomes else None
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_student_metrics_are_values_of_a_student_in_the_exposure_window(redis_server: RedisServer, shards: int) -> None:
+    """A session that goes on after midnight is counted once; students without a session have no value per session."""
+    bench = StoreBench(redis_server, FULL_EXPERIMENT, shards)
+    events = _with_sessions(rich_traffic())
+    bench.apply([events[500:], events[:200], events[200:500]])
+    as_of_ms = max(event.timestamp_ms for event in events)
+    comparisons = analyze_store(bench).comparisons["treatment"]
+    expected: Mapping[str, Callable[[Sequence[ExpectedResponse]], float | None]] = {
+        "per_student:share:escalated": lambda window: sum(each.metrics["share:escalated"] or 0.0 for each in window),
+        "sessions_per_student": lambda window: float(len(_sessions(window))) or None,
+        "responses_per_session": lambda window: (
+            float(np.mean([*map(len, _sessions(window).values())])) if _sessions(window) else None
+        ),
+        "sessions_with:success@2": _successful_share,
+    }
+    for name, value_of in expected.items():
+        comparison = comparisons[name]["closed"]
+        for variant, estimate in (("control", comparison.control), ("treatment", comparison.treatment)):
+            values = [value_of(window) for window in closed_windows(students_by_variant(events)[variant], as_of_ms)]
+            assert_estimate(estimate, expected_estimate([value for value in values if value is not None]))
+
+
 def test_students_are_counted_by_hour_of_first_exposure(redis_server: RedisServer) -> None:
     """The hours add up to the students of the day."""
     bench = StoreBench(redis_server, FULL_EXPERIMENT)

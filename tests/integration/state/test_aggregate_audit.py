@@ -44,8 +44,8 @@ def test_the_audit_finds_no_difference_in_what_workers_have_written(
 ) -> None:
     """For any stream, order and division into batches."""
     events = data.draw(streams())
-    lord_howe = replace(RICH, day_zone="Australia/Lord_Howe")
-    experiments = [EXPERIMENT, RICH, EXCLUDING, lord_howe, ANSWERS_ONLY, RICH_ANSWERS_ONLY]
+    in_another_zone = replace(RICH, day_zone="Australia/Lord_Howe")
+    experiments = [EXPERIMENT, RICH, EXCLUDING, ANSWERS_ONLY, RICH_ANSWERS_ONLY, in_another_zone]
     experiment = data.draw(st.sampled_from(experiments))
     bench = StoreBench(redis_server, experiment, data.draw(st.sampled_from([1, 3])))
     bench.apply(

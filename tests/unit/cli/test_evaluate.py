@@ -516,3 +516,83 @@ class TestEvaluationOfTheSurvey:
             }.items():  # fmt: skip
                 expected = queries[rater_row["query_id"]][f"{rater_row['variant']}|rater_{rater_row['rater']}|{theirs}"]
                 assert rater_row["metrics"][ours]["mean"] == pytest.approx(expected, abs=1e-9)
+
+
+ANSWERS_CONFIG = """\
+[[experiments]]
+name = "thumbs"
+control = "a"
+variants = { a = 0.5, b = 0.5 }
+metrics = ["share:thumb_up", "score:csat"]
+exclusive_kinds = [["thumb_up", "thumb_down"]]
+ranges = { "score:csat" = [1, 5] }
+"""
+
+
+def answers(*reactions: tuple[str, str, float]) -> str:
+    """Return JSON lines of responses r1 to r3 of `a` and r4 of `b`, and of reactions (response, kind, score)."""
+    lines: list[dict[str, object]] = [
+        {
+            "type": "response",
+            "response_id": f"r{number}",
+            "experiment": "thumbs",
+            "variant": "b" if number > 3 else "a",
+            "user_id": f"s{number}",
+            "timestamp": "2026-01-01T00:00:00Z",
+            "items": [],
+        }
+        for number in range(1, 5)
+    ]
+    lines += [
+        {
+            "type": "feedback",
+            "feedback_id": f"f{number}",
+            "response_id": response,
+            "timestamp": f"2026-01-01T00:00:{number:02}Z",
+            "kind": kind,
+            "score": score,
+        }
+        for number, (response, kind, score) in enumerate(reactions)
+    ]
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+class TestAnswerMetrics:
+    """The means of an experiment's answer metrics, from event files."""
+
+    @pytest.fixture
+    def events(self, folder: EvaluationFolder) -> EvaluationFolder:
+        """Return a folder with the known answers of docs/metrics.md."""
+        reactions = [("r1", "thumb_up", 1.0), ("r1", "thumb_down", 1.0), ("r4", "thumb_up", 1.0)]
+        reactions += [("r1", "csat", 5.0), ("r3", "csat", 1.0)]
+        folder.write(config=ANSWERS_CONFIG, events=answers(*reactions))
+        return folder
+
+    def test_each_variant_has_a_mean_over_its_responses(self, events: EvaluationFolder) -> None:
+        """A thumb up, then down, is a thumb down; a response without a score is in no mean of scores."""
+        out, _ = events.run("events", "--config", "config", "--json")
+        variants = json.loads(out)["thumbs"]["variants"]
+        assert variants["a"]["answers"] == {
+            "share:thumb_up": {"count": 3, "undefined": 0, "mean": 0.0},
+            "score:csat": {"count": 2, "undefined": 1, "mean": 3.0},
+        }
+        assert variants["b"]["answers"]["share:thumb_up"]["mean"] == 1.0
+
+    def test_silence_is_a_score(self, events: EvaluationFolder) -> None:
+        """Scores of 5, none and 1, with a silence of 1."""
+        events.write(config=ANSWERS_CONFIG + 'silence = { "score:csat" = 1 }\n')
+        out, _ = events.run("events", "--config", "config", "--json")
+        assert json.loads(out)["thumbs"]["variants"]["a"]["answers"]["score:csat"]["mean"] == pytest.approx(7 / 3)
+
+    def test_without_ranking_metrics_the_comparison_by_query_is_replaced_by_a_sentence(
+        self, events: EvaluationFolder
+    ) -> None:
+        """In the terminal and on the page."""
+        out, _ = events.run("events", "--config", "config", "--html", "page")
+        page = (events.path / "page").read_text()
+        for text in (out, page):
+            assert "100.00 %" in text
+            assert "The experiment has no ranking metric, so there is no comparison by query." in text
+            assert "rated" not in text.replace("operated", "")
+        line = events.refusal("events", "--config", "config", "--by-query", "dcg@5", exit_code=2)
+        assert line.endswith("expected no such option, because the experiment has no ranking metric")

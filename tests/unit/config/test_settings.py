@@ -78,6 +78,12 @@ class TestDefaults:
         assert DiscoverSettings(names=patterns).records(name) == is_recorded
         assert DiscoverSettings(auto_adopt=patterns).adopts(name) == is_recorded
 
+    def test_an_experiment_without_ranking_metrics_needs_no_grades(self, tmp_path: Path) -> None:
+        """A chatbot with thumbs on answers has no graded items."""
+        settings = _load(tmp_path, GOOD + 'metrics = ["share:thumb_up", "latency_ms"]')
+        assert settings.experiments[0].grades == {}
+        assert settings.experiments[0].feedback_kinds == {"thumb_up"}
+
     def test_every_key_is_documented(self) -> None:
         """docs/configuration.md names every key of every section."""
         text = (Path(__file__).parents[3] / "docs/configuration.md").read_text()

@@ -18,7 +18,7 @@ from monitor.export import ExperimentsCollector, render_summary, render_verdicts
 from monitor.web.pages import load_template, page_context
 from tests.support.student_groups import SENSITIVE_EXPERIMENT, STUDENTS_WITH_EFFECT, sum_students, time_after_days
 from tests.support.units import analyze
-from tests.unit.export.test_export import CONTROL
+from tests.unit.export.test_export import CONTROL, DCG
 
 CHANGED_MS = time_after_days(5) + 9 * HOUR_MS
 NOW_MS = time_after_days(14)
@@ -44,7 +44,7 @@ def _experiment(name: str, history: ExperimentHistory) -> ExperimentSummary:
     students = sum_students(SENSITIVE_EXPERIMENT, STUDENTS_WITH_EFFECT, history=history)
     analysis = analyze(SENSITIVE_EXPERIMENT, students, NOW_MS)
     variants = {"control": CONTROL, "treatment": CONTROL}
-    return ExperimentSummary(name, "control", "dcg@5", 0, variants, analysis, history=history)
+    return ExperimentSummary(name, "control", "dcg@5", 0, variants, analysis, (DCG,), history=history)
 
 
 def _summary(**histories: ExperimentHistory) -> StoreSummary:

@@ -27,7 +27,7 @@ from monitor.analysis.summary import (
     VariantSummary,
 )
 from monitor.clock import HOUR_MS
-from monitor.config import DisplaySettings
+from monitor.config import DisplaySettings, MetricSpec
 from monitor.errors import StoreUnavailable
 from monitor.export import METRIC_CATALOGUE, VERDICT_EXIT_CODES, ExperimentsCollector, render_summary, render_verdicts
 from monitor.export.presentation import (
@@ -63,6 +63,7 @@ from tests.support.units import analyze
 
 ROOT = Path(__file__).parents[3]
 ABSENT = DecayedMean(None, None, None, None, None)
+DCG = MetricSpec("dcg@5", "dcg", 5)
 METRIC = MetricSummary(
     count=400,
     undefined=0,
@@ -90,7 +91,12 @@ SUMMARY = StoreSummary(
     as_of_ms=1_767_225_660_500,
     experiments={
         "ranker-v2": ExperimentSummary(
-            "ranker-v2", "control", "dcg@5", 2, {"treatment": EMPTY_VARIANT, "control": CONTROL}
+            "ranker-v2",
+            "control",
+            "dcg@5",
+            2,
+            {"treatment": EMPTY_VARIANT, "control": CONTROL},
+            metric_specs=(DCG,),
         )
     },
 )
@@ -139,7 +145,8 @@ class TestCollector:
         )
         assert not [line for line in lines if "mean" in line and "treatment" in line]
         assert not [line for line in lines if "last_event" in line and "treatment" in line]
-        assert 'abmonitor_experiment_info{control="control",experiment="ranker-v2",primary="dcg@5"} 1.0' in lines
+        labels = 'control="control",experiment="ranker-v2",lower_is_better="false",primary="dcg@5"'
+        assert f"abmonitor_experiment_info{{{labels}}} 1.0" in lines
         assert "abmonitor_store_up 1.0" in lines
 
     def test_the_all_time_standard_error_needs_a_design_effect(self) -> None:
@@ -218,7 +225,7 @@ class TestCollector:
         latencies = [sample for sample in parsed_samples if sample[0] == "abmonitor_response_latency_seconds_sum"]
         variant_labels = [("experiment", name), ("variant", "control")]
         assert ("abmonitor_response_latency_seconds_sum", variant_labels, 9_876_543.21) in latencies
-        info_labels = [("control", "control"), ("experiment", name), ("primary", "dcg@5")]
+        info_labels = [("control", "control"), ("experiment", name), ("lower_is_better", "false"), ("primary", "dcg@5")]
         assert ("abmonitor_experiment_info", info_labels, 1.0) in parsed_samples
 
 
@@ -228,7 +235,7 @@ def _analyzed_summary(at_days: float = 14.0) -> StoreSummary:
         SENSITIVE_EXPERIMENT, sum_students(SENSITIVE_EXPERIMENT, STUDENTS_WITH_EFFECT), time_after_days(at_days)
     )
     variants = {"treatment": CONTROL, "control": CONTROL}
-    experiment = ExperimentSummary("ranker", "control", "dcg@5", 2, variants, analysis)
+    experiment = ExperimentSummary("ranker", "control", "dcg@5", 2, variants, analysis, (DCG,))
     return StoreSummary(as_of_ms=analysis.as_of_ms, experiments={"ranker": experiment})
 
 
@@ -432,7 +439,7 @@ class TestVerdicts:
             SUBGROUP_EXPERIMENT, sum_students(SUBGROUP_EXPERIMENT, STUDENTS_WITH_SEGMENT_EFFECT), time_after_days(14)
         )
         variants = {"treatment": CONTROL, "control": CONTROL}
-        experiment = ExperimentSummary("ranker", "control", "dcg@5", 2, variants, analysis)
+        experiment = ExperimentSummary("ranker", "control", "dcg@5", 2, variants, analysis, (DCG,))
         subgroup_footnotes = [
             footnote for footnote in experiment_footnotes(experiment, 0) if footnote.startswith("treatment, ")
         ]
@@ -589,7 +596,9 @@ class TestTable:
         """If feedback is always positive, all rated responses have the same success."""
         metric = structs.replace(METRIC, mean=1.0, mean_over_all=0.651)
         experiment = replace(
-            SUMMARY.experiments["ranker-v2"], variants={"control": replace(CONTROL, metrics={"success@5": metric})}
+            SUMMARY.experiments["ranker-v2"],
+            variants={"control": replace(CONTROL, metrics={"success@5": metric})},
+            metric_specs=(MetricSpec("success@5", "success", 5),),
         )
         out = io.StringIO()
         summary = replace(SUMMARY, experiments={"ranker-v2": experiment})

@@ -315,6 +315,7 @@ class TestEvaluationJson:
         }  # fmt: skip
         assert evaluation_json["variants"]["a"] == {
             "responses": 1, "rated_responses": 1, "queries": 1, "over_responses": metrics, "over_queries": metrics,
+            "answers": {},
         }  # fmt: skip
         assert evaluation_json["variants"]["b"]["over_queries"] == {dcg_name: no_scores, ndcg_name: no_scores}
         assert evaluation_json["comparisons"]["b"][dcg_name]["p"] is None

@@ -19,7 +19,8 @@ from monitor.analysis.snapshots import (
     VariantSnapshot,
 )
 from monitor.analysis.summary import DecayedMean, ExperimentSummary, MetricSummary, VariantSummary
-from monitor.config import AllocationSettings, ExperimentChange, ExperimentSettings
+from monitor.config import AllocationSettings, ExperimentChange, ExperimentSettings, MetricSpec
+from monitor.export import format_optional_mean
 from monitor.export.presentation import QUALITY_HEADING, STATE_TITLES, format_time
 from monitor.export.report_data import DecayedMeans, ReportData
 from monitor.stats import (
@@ -36,8 +37,8 @@ from monitor.stats import (
     decide_verdict,
 )
 from monitor.web.charts import Point
-from monitor.web.experiment_charts import decayed_mean_point
-from monitor.web.experiment_report import describe_disagreements, format_decimal, render_experiment_report
+from monitor.web.experiment_charts import decayed_mean_point, effect_chart
+from monitor.web.experiment_report import describe_disagreements, render_experiment_report
 from tests.support.student_groups import (
     FIRST_DAY,
     SENSITIVE_EXPERIMENT,
@@ -126,7 +127,9 @@ def report_data(
     }
     return ReportData(
         settings=experiment,
-        summary=ExperimentSummary(experiment.name, experiment.control, experiment.primary, 3, variants, analysis),
+        summary=ExperimentSummary(
+            experiment.name, experiment.control, experiment.primary, 3, variants, analysis, experiment.metrics
+        ),
         as_of_ms=at_ms,
         latest_analysis=analysis,
         interim_analyses=compute_interim_analyses(experiment, student_sums, at_ms),
@@ -328,7 +331,7 @@ class TestVerdict:
         )
         assert "No effect on dcg@5 is known yet" in page.text
         primary = SHIPPED.latest_analysis.verdicts["treatment"].primary
-        assert format_decimal(primary.control.mean) not in page.text
+        assert format_optional_mean("dcg@5", primary.control.mean) not in page.text
         assert "confidence sequence 0" not in page.text
         assert "+0.2500" not in page.text
         assert (
@@ -338,14 +341,6 @@ class TestVerdict:
             ).text
         )
         assert "effect of treatment on dcg@5 over time" not in page.plots()
-
-    def test_a_rounded_zero_has_no_minus_sign(self) -> None:
-        """With `sign`, a rounded zero has a plus sign."""
-        assert (format_decimal(-0.00001), format_decimal(-0.00001, sign=True), format_decimal(-0.25)) == (
-            "0.0000",
-            "+0.0000",
-            "−0.2500",
-        )
 
     def test_every_treatment_has_a_verdict_with_a_confidence_level(self) -> None:
         """The level depends on the number of treatments."""
@@ -687,3 +682,45 @@ def _with_history(history: ExperimentHistory) -> ReportData:
     analysis = analyze(SENSITIVE_EXPERIMENT, students, time_after_days(14))
     summary = replace(SHIPPED.summary, history=history, analysis=analysis)
     return replace(SHIPPED, summary=summary, latest_analysis=analysis)
+
+
+FAST_EXPERIMENT = replace(
+    SENSITIVE_EXPERIMENT,
+    metrics=(MetricSpec("latency_ms", "latency_ms", most=4, lower_is_better=True),),
+    primary="latency_ms",
+    decision=replace(SENSITIVE_EXPERIMENT.decision, margin=0.2, guardrails=()),
+)
+FASTER_STUDENTS = [*make_students("control", 2.4), *make_students("treatment", 1.6, seed=2)]
+
+
+class TestAnswerMetrics:
+    """The report on an experiment without ranking metrics, whose primary metric is better if it is lower."""
+
+    def test_a_fall_of_a_latency_is_good_news(self) -> None:
+        """In ms, and without a word on ranking metrics or ratings."""
+        html = render_experiment_report(report_data(FASTER_STUDENTS, time_after_days(14), FAST_EXPERIMENT))
+        page = Page(html)
+        assert 'class="verdict good"' in html
+        assert "Ship: mean latency fell by 0.57 ms" in page.text
+        assert "Mean latency per student: 1.2 ms with treatment, 1.8 ms with control" in page.text
+        assert "Smallest effect of interest: 0.3 ms. Allowed loss: 0.2 ms." in page.text
+        assert "latency_ms: mean latency; a larger value counts as 4 ms; lower is better" in page.text
+        for word in ("dcg", "Grades", "rated"):
+            assert word not in page.text.partition("Limits of a verdict")[0]
+
+    def test_the_smallest_effect_of_interest_is_drawn_on_the_side_of_a_gain(self) -> None:
+        """Below the line of no difference, and the allowed loss above."""
+        report = report_data(FASTER_STUDENTS, time_after_days(14), FAST_EXPERIMENT)
+        svg = effect_chart(report, "treatment", report.latest_analysis.verdicts["treatment"])
+        assert svg is not None
+        y = {title: float(y) for y, title in re.findall(r'y2="([0-9.]+)"><title>([a-z ]+)</title></line>', svg)}
+        assert y["allowed loss"] < y["no difference"] < y["smallest effect of interest"]
+
+    def test_shares_of_ratings_do_not_matter_if_every_response_has_a_value(self) -> None:
+        """More feedback is no bias of a share over all responses, but the metric itself."""
+        share = MetricSpec("share:thumb_up", "share", kind="thumb_up")
+        silent = MetricSpec("score:csat", "score", kind="csat", least=1, most=5)
+        for metric, is_reported in ((share, False), (replace(silent, silence=1.0), False), (silent, True)):
+            experiment = replace(SENSITIVE_EXPERIMENT, metrics=(metric,), primary=metric.name)
+            analysis = analyze(experiment, sum_students(experiment, FASTER_STUDENTS), time_after_days(14))
+            assert (analysis.verdicts["treatment"].evidence.rated_share is not None) == is_reported
