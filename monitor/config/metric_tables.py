@@ -268,7 +268,8 @@ def _spelling_hint(name: object) -> str:
     if name.startswith(_OLD_SHARE_PREFIX):
         return f"; did you mean {name.replace(_OLD_SHARE_PREFIX, SHARE_PREFIX, 1)}?"
     word, separator, parameter = name.partition("@" if "@" in name else ":")
-    words = {"@": get_args(RankingMeasure), ":": _PARAMETER_PREFIXES, "": tuple(_EVENT_METRICS)}[separator]
+    prefixes = (*_PARAMETER_PREFIXES, PER_STUDENT_PREFIX.rstrip(":"), SESSIONS_WITH_PREFIX.rstrip(":"))
+    words = {"@": get_args(RankingMeasure), ":": prefixes, "": (*_EVENT_METRICS, *STUDENT_METRICS)}[separator]
     similar_word = similar_name(word, words)
     return f"; did you mean {similar_word}{separator}{parameter}?" if similar_word and similar_word != word else ""
 

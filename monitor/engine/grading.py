@@ -42,9 +42,9 @@ class GradingRules:
         "_graders",
         "_grades_with_gain",
         "_has_ranking_metrics",
-        "_max_scores",
         "_registers",
-        "_score_ranges",
+        "_scales",
+        "_score_kinds",
         "_scorer",
         "_starts_at_ms",
         "_tolerance_ms",
@@ -58,13 +58,9 @@ class GradingRules:
         self._tolerance_ms = experiment.feedback_clock_tolerance_ms
         self._starts_at_ms = experiment.starts_at_ms or 0
         self._graders = {kind: grading_function(rule) for kind, rule in experiment.grades.items()}
-        self._max_scores = {kind: experiment.max_grade for kind, rule in experiment.grades.items() if rule == "score"}
         self._grades_with_gain = None if isinstance(experiment.gain, str) else frozenset(experiment.gain)
-        self._score_ranges = {
-            metric.kind: (metric.least, metric.most)
-            for metric in experiment.answer_metrics
-            if metric.measure == "score"
-        }
+        self._score_kinds = frozenset([kind for kind, rule in experiment.grades.items() if rule == "score"])
+        self._scales = _score_scales(experiment)
         self._registers = {kind: group[0] for group in experiment.exclusive_kinds for kind in group}
         """Kind → name of the register that the kinds of its group share."""
         self._additive_kinds = frozenset(experiment.additive_kinds)
@@ -176,15 +172,11 @@ class GradingRules:
         return counted_reactions
 
     def _is_on_scale(self, kind: str, score: float) -> bool:
-        max_score = self._max_scores.get(kind)
-        score_range = self._score_ranges.get(kind)
-        if score_range is not None and score != WITHDRAWN and not score_range[0] <= score <= score_range[1]:
-            return False
-        return (
-            max_score is None
-            or score == WITHDRAWN
-            or (score <= max_score and (self._grades_with_gain is None or score in self._grades_with_gain))
-        )
+        scale = self._scales.get(kind)
+        if scale is None or score == WITHDRAWN:
+            return True
+        gains = self._grades_with_gain
+        return scale[0] <= score <= scale[1] and (gains is None or kind not in self._score_kinds or score in gains)
 
     def _highest_grades(self, current_reactions: list[Reaction]) -> dict[bytes, float]:
         grades: dict[bytes, float] = {}
@@ -308,6 +300,16 @@ class GradingRules:
             contribution.reaction_counts,
             _sorted_counts(counts),
         )
+
+
+def _score_scales(experiment: ExperimentSettings) -> dict[str, tuple[float, float]]:
+    """Return kind → (least, largest) score that counts, as a grade and as the value of an answer metric."""
+    scales = {kind: (0.0, experiment.max_grade) for kind, rule in experiment.grades.items() if rule == "score"}
+    for metric in experiment.answer_metrics:
+        if metric.measure == "score":
+            least, most = scales.get(metric.kind, (metric.least, metric.most))
+            scales[metric.kind] = max(least, metric.least), min(most, metric.most)
+    return scales
 
 
 def _order_in_register(reaction: Reaction) -> tuple[int, bool, str]:

@@ -54,6 +54,8 @@ def _load(tmp_path: Path, lines: str) -> ExperimentSettings:
         ('metrics = ["feedback:up"]', "metrics", '"feedback:up"', "did you mean share:up?"),
         ('metrics = ["latency"]', "metrics", '"latency"', "did you mean latency_ms?"),
         ('metrics = ["item_shown"]', "metrics", '"item_shown"', "did you mean items_shown?"),
+        ('metrics = ["retrun_days"]', "metrics", '"retrun_days"', "did you mean return_days?"),
+        ('metrics = ["per_studnt:empty"]', "metrics", '"per_studnt:empty"', "did you mean per_student:empty?"),
         ('metrics = ["dgc@5"]', "metrics", '"dgc@5"', "did you mean dcg@5?"),
         ("metrics = [3]", "metrics", "3", "one of cg@k, "),
         (f'{_LIKED}primary = "share:pu"', "primary", '"share:pu"', "one of share:up; did you mean share:up?"),

@@ -207,6 +207,14 @@ class TestScores:
         assert contribution.uncounted_reactions == (() if reason is None else ((reason, 1),))
         assert contribution.is_rated == (reason is None)
 
+    @pytest.mark.parametrize(("score", "value"), [(0.5, None), (1, 1), (2, None), (3, 3), (4, None)])
+    def test_a_score_that_is_also_a_grade_has_to_be_on_both_scales(self, score: float, value: float | None) -> None:
+        """The range is 1 to 5, the largest grade 3, and the grade 2 has no gain."""
+        experiment = replace(
+            _experiment(_SATISFACTION), grades={"csat": "score"}, max_grade=3.0, gain={0.0: 0.0, 1.0: 1.0, 3.0: 7.0}
+        )
+        assert _values(experiment, _row([_feedback("csat", score=score)])) == {"score:csat": value}
+
 
 class TestSums:
     """A sum adds the scores of the current reactions of the kind, over items and students, up to the range's end."""
