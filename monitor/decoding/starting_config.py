@@ -35,6 +35,7 @@ _CONTROL_NAMES: Final = ("control", "baseline", "default", "current", "champion"
 _MAX_EXPERIMENTS: Final = 20
 _MAX_VARIANTS: Final = 20
 _MAX_LISTED_FIELDS: Final = 12
+_MAX_ANSWER_METRICS: Final = 10
 _DEFAULT_GRADE: Final = 4.0
 _EQUAL_SHARES_ERRORS: Final = 3.0
 """Standard errors by which observed shares may differ from equal ones."""
@@ -326,12 +327,15 @@ def round_shares(counts: Counter[str]) -> dict[str, float]:
 
 
 def _grade_lines(report: SampleReport) -> Iterator[str]:
-    """Yield the grades of the kinds of feedback that were seen."""
+    """Yield the grades of the kinds of feedback that were seen, or answer metrics if no feedback is about an item."""
     kinds = [kind for kind in sorted(report.kinds) if is_name(kind) and kind.lower() not in _VIEW_KINDS]
     if not kinds:
         yield 'grades = { rating = "score" }  # TODO: kind of feedback → grade; no feedback could be read'
         return
     scored = [kind for kind in kinds if report.scores[kind][0] < report.scores[kind][1]]
+    if report.matched and not report.item_feedback:
+        yield from _answer_metric_lines(report, kinds, scored)
+        return
     rules = {kind: '"score"' if kind in scored else "1" for kind in kinds}
     table = ", ".join(f"{toml_key(kind)} = {rule}" for kind, rule in rules.items())
     yield f"grades = {{ {table} }}  # TODO: confirm; kinds of feedback that are left out are not graded"
@@ -340,3 +344,20 @@ def _grade_lines(report: SampleReport) -> Iterator[str]:
     max_grade = max((math.ceil(report.scores[kind][1]) for kind in scored), default=1)
     if max_grade != _DEFAULT_GRADE:
         yield f"max_grade = {max_grade}  # TODO: the greatest grade"
+
+
+def _answer_metric_lines(report: SampleReport, kinds: Sequence[str], scored: Collection[str]) -> Iterator[str]:
+    """Yield the metrics of feedback about answers: mean scores of the scored kinds, and shares of the others."""
+    names = {kind: f"{'score' if kind in scored else 'share'}:{kind}" for kind in kinds[:_MAX_ANSWER_METRICS]}
+    ordered_names = sorted(names.values(), key=lambda name: name.startswith("score:"))
+    metrics = ", ".join(map(toml_string, ordered_names))
+    yield f"metrics = [{metrics}]  # TODO: confirm; no feedback of the sample is about an item"
+    yield f"primary = {toml_string(ordered_names[0])}  # TODO: the metric that decides"
+    ranges = [
+        f"{toml_key(names[kind])} = [{math.floor(report.scores[kind][0])}, {math.ceil(report.scores[kind][1])}]"
+        for kind in names
+        if kind in scored
+    ]
+    if ranges:
+        yield f"ranges = {{ {', '.join(ranges)} }}  # TODO: the least and the greatest score"
+    yield '# exclusive_kinds = [["thumb_up", "thumb_down"]]  # TODO: kinds that replace each other'

@@ -85,6 +85,28 @@ def test_a_topic_of_several_types_becomes_sources_with_filters() -> None:
     assert (experiment.grades, experiment.max_grade) == ({"stars": "score"}, 5)
 
 
+def test_feedback_on_answers_becomes_answer_metrics() -> None:
+    """Without feedback about items, grades would rate nothing."""
+    responses = [
+        {"response_id": f"r{n}", "timestamp": NOW, "experiment": "e", "variant": "AB"[n % 2], "items": []}
+        for n in range(10)
+    ]
+    reactions = [
+        {"feedback_id": f"{kind}{n}", "response_id": f"r{n}", "timestamp": NOW, "kind": kind, "score": score}
+        for n in range(10)
+        for kind, score in (("csat", 1 + n % 5), ("thumb_up", 1))
+    ]
+    records = [*_records("answers", *responses), *_records("thumbs", *reactions)]
+    _, text = guess_text(records)
+    settings, report = decode_with(text, records)
+    assert report.matched == 20
+    experiment = settings.experiments[0]
+    assert [metric.name for metric in experiment.metrics] == ["share:thumb_up", "score:csat"]
+    assert experiment.primary == "share:thumb_up"
+    score = experiment.find_metric("score:csat")
+    assert (score.least, score.most) == (1, 5)
+
+
 def test_feedback_without_a_response_is_left_out_by_a_filter() -> None:
     """Such as UBI events without a query_id."""
     events = [{"query_id": f"q{n}" if n % 4 else None, "action_name": "click", "timestamp": NOW} for n in range(20)]
