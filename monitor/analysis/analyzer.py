@@ -227,6 +227,7 @@ def _collect_evidence(
                 plan.metric_mde(metric.name),
                 _estimate_closed(view, treatment, metric.name),
                 plan.max_means[metric.name],
+                plan.min_means[metric.name],
                 experiment.is_lower_better(metric.name),
             )
             for metric in experiment.metrics
@@ -238,11 +239,13 @@ def _collect_evidence(
                 plan.metric_mde(name),
                 _estimate_closed(view, treatment, name),
                 plan.max_mean(name),
+                0.0,
                 experiment.is_lower_better(name),
             )
             for name in experiment.student_metrics
         ),
         max_value=plan.max_means[experiment.primary],
+        min_value=plan.min_means[experiment.primary],
         history=stored_students.history,
         first_response_ms=view.first_response_ms,
     )
@@ -400,6 +403,7 @@ def _compare_live(
         alpha=plan.treatment_alpha,
         mde=plan.metric_mde(metric),
         max_value=plan.max_means[metric],
+        min_value=plan.min_means[metric],
         estimand="live",
     )
     return comparison if is_bounded else msgspec.structs.replace(comparison, lower=None, upper=None, log_e=None, p=None)

@@ -101,11 +101,14 @@ class AnalysisPlan:
         self.experiment = experiment
         self.layout = RecordLayout.for_experiment(experiment)
         self.metric_names = [metric.name for metric in experiment.metrics]
+        self._ranking_names = {metric.name for metric in experiment.ranking_metrics}
         self.phases = list_allocation_phases(experiment)
         ranking_bounds = [bound / FIXED_POINT_SCALE for bound in Scorer.for_experiment(experiment).bounds()]
         bounds = [*ranking_bounds, *(metric.most for metric in experiment.answer_metrics)]
         self.max_means = dict(zip(self.metric_names, bounds, strict=True))
         """Metric → the largest possible mean of a student."""
+        self.min_means = {metric.name: metric.least for metric in experiment.metrics}
+        """Metric → the smallest possible mean of a student."""
         allocated_variants = {name for phase in self.phases for name, share in phase.intended_shares.items() if share}
         self.treatments = [
             name for name in experiment.variants if name in allocated_variants and name != experiment.control
@@ -129,6 +132,7 @@ class AnalysisPlan:
                 self.max_mean(guardrail.metric),
                 guardrail.timeout_ms,
                 guardrail.is_relative,
+                self.min_means.get(guardrail.metric, 0.0),
             )
             for guardrail in decision.guardrails
         ]
@@ -146,12 +150,16 @@ class AnalysisPlan:
     def metric_mde(self, metric: str) -> float:
         """Return the MDE of a metric: the MDE of the primary metric, scaled by the ratio of the largest means.
 
-        A student metric without a largest mean counts as having that of two responses.
+        Between a ranking metric and another kind of metric, or two other kinds, that ratio means little, so it is at
+        least a hundredth of the largest mean. A student metric without one counts as having that of two responses.
         """
         largest = self.max_means.get(metric) or self.max_mean(metric)
         if largest is None:
             largest = _TYPICAL_RESPONSES * self.max_means.get(metric.removeprefix(PER_STUDENT_PREFIX), 1.0)
-        return self.criteria.mde * largest / self.max_means[self.experiment.primary]
+        share = self.criteria.mde / self.max_means[self.experiment.primary]
+        if metric not in self._ranking_names or self.experiment.primary not in self._ranking_names:
+            share = max(share, _DEFAULT_MDE_SHARE)
+        return share * largest
 
     def closed_statistic(
         self, record: IntArray, metric: str, population: Population | None = None

@@ -110,4 +110,5 @@ def _compare_subgroups(
         alpha=plan.treatment_alpha,
         mde=plan.criteria.mde,
         max_value=plan.max_means[plan.experiment.primary],
+        min_value=plan.min_means[plan.experiment.primary],
     )

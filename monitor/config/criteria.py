@@ -20,7 +20,6 @@ from monitor.config.metric_tables import (
 from monitor.config.settings import (
     LATENCY_METRIC,
     RATED_SHARE_METRIC,
-    RETURN_DAYS_METRIC,
     AllocationSettings,
     DecisionSettings,
     ExperimentSettings,
@@ -38,6 +37,7 @@ from monitor.config.values import (
     parse_shares,
     rename_misspelt_keys,
 )
+from monitor.days import UTC_ZONE
 from monitor.errors import ConfigError
 
 Setting = TypeVar("Setting")
@@ -75,8 +75,9 @@ def parse_decision(table: Mapping[str, Any], experiment_key: str, experiment: Ex
         if name in table
     }
     problems.raise_errors()
-    if "guardrails" not in table and not any(metric.depends_on_feedback for metric in experiment.metrics):
-        values["guardrails"] = ()  # Without feedback there is no share of rated responses to guard.
+    primary = next((metric for metric in experiment.metrics if metric.name == experiment.primary), None)
+    if "guardrails" not in table and primary is not None and experiment.other_population is None:
+        values["guardrails"] = ()  # Every response has a value of the primary metric, whether it is rated or not.
     return DecisionSettings(**values)
 
 
@@ -98,8 +99,14 @@ def _find_doubtful_criteria(experiment: ExperimentSettings) -> Iterator[str]:
             yield (
                 f"allocations[{index}].from is not midnight in {experiment.day_zone}: the whole day is left out of the "
                 "sample ratio and of the comparisons that decide. Set the time to midnight, such as "
-                f"{_next_midnight(experiment, allocation)}"
+                f"{_next_midnight(experiment, allocation.from_ms)}"
             )
+    starts_at_ms = experiment.starts_at_ms
+    if starts_at_ms is not None and experiment.day_zone != UTC_ZONE and not experiment.calendar.is_start(starts_at_ms):
+        yield (
+            f"starts_at is not midnight in {experiment.day_zone}: the first day is shorter. Set the time to midnight, "
+            f"such as {_next_midnight(experiment, starts_at_ms)}"
+        )
     for index, guardrail in enumerate(experiment.decision.guardrails):
         if guardrail.metric == LATENCY_METRIC and guardrail.timeout_ms is None:
             yield (
@@ -108,9 +115,9 @@ def _find_doubtful_criteria(experiment: ExperimentSettings) -> Iterator[str]:
             )
 
 
-def _next_midnight(experiment: ExperimentSettings, allocation: AllocationSettings) -> str:
-    """Return the end of the day within which an allocation begins, in ISO 8601 with the offset of the day's zone."""
-    end_ms = experiment.calendar.end_ms(experiment.calendar.day_number(allocation.from_ms))
+def _next_midnight(experiment: ExperimentSettings, time_ms: int) -> str:
+    """Return the end of the day of a time, in ISO 8601 with the offset of the day's zone."""
+    end_ms = experiment.calendar.end_ms(experiment.calendar.day_number(time_ms))
     return datetime.fromtimestamp(end_ms / 1000, ZoneInfo(experiment.day_zone)).isoformat()
 
 
@@ -119,11 +126,11 @@ def _max_effect(metric: str, experiment: ExperimentSettings) -> float:
 
     The bound of an unknown metric, "", is the largest.
     """
-    if metric in (LATENCY_METRIC, ""):
-        return MAX_LATENCY_MS
     for answer_metric in experiment.answer_metrics:
         if answer_metric.name == metric:
             return answer_metric.most - answer_metric.least
+    if not metric:
+        return MAX_LATENCY_MS
     return 1.0 if is_proportion(metric) or metric.partition("@")[0] in _MEASURES_UP_TO_1 else _MAX_EFFECT
 
 
@@ -185,10 +192,15 @@ def _parse_guardrails(key: str, value: object, experiment: ExperimentSettings) -
         with problems.collect():
             guardrails.append(_parse_guardrail(f"{key}[{index}]", table, experiment))
         metric = table.get("metric")
-        if metric is not None and any(other.get("metric") == metric for other in tables[:index]):
+        if metric is not None and any(_same_metric(other.get("metric"), metric) for other in tables[:index]):
             problems.errors.append(ConfigError(f"{key}[{index}].metric", metric, "every metric once"))
     problems.raise_errors()
     return tuple(guardrails)
+
+
+def _same_metric(first: object, second: object) -> bool:
+    """Return whether two guardrails have the same metric, also by its older name."""
+    return str(first).replace("feedback:", "share:", 1) == str(second).replace("feedback:", "share:", 1)
 
 
 def _parse_guardrail(key: str, table: Mapping[str, Any], experiment: ExperimentSettings) -> GuardrailSettings:
@@ -240,9 +252,7 @@ def _parse_guardrail_metric(key: str, value: object, experiment: ExperimentSetti
     An experiment without metrics, because the metrics are wrong, may have any metric.
     """
     if isinstance(value, str) and is_student_metric(value):
-        check_student_metric(key, value, experiment.metrics)
-        if value == RETURN_DAYS_METRIC and experiment.exposure_days == 1:
-            raise ConfigError(key, value, "exposure_days of at least 2, so that students can return")
+        check_student_metric(key, value, experiment.metrics, experiment.exposure_days)
         return value
     metric = parse_answer_metric(key, value) if isinstance(value, str) else None
     if metric is not None:

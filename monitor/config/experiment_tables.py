@@ -109,9 +109,10 @@ def parse_experiment(table: Mapping[str, Any], experiment_key: str) -> Experimen
     metrics: tuple[MetricSpec, ...] = ()
     with problems.collect():
         metrics = parse_metrics(experiment_key, table, _DEFAULT_METRICS)
+    exposure_days = read(partial(parse_integer, minimum=1, maximum=90), "exposure_days", 3, 3)
     student_metrics: tuple[str, ...] = ()
     with problems.collect():
-        student_metrics = parse_student_metrics(experiment_key, table, metrics)
+        student_metrics = parse_student_metrics(experiment_key, table, metrics, exposure_days)
     names = [metric.name for metric in metrics if not metric.is_guardrail_only]
     has_ranking = not metrics or metrics[0].is_ranking
     gain: NamedGain | Mapping[float, float] = read(_parse_gain, "gain", "linear", "linear")
@@ -159,7 +160,7 @@ def parse_experiment(table: Mapping[str, Any], experiment_key: str) -> Experimen
             DriftSettings(),
         ),
         day_zone=read(parse_zone, "day", UTC_ZONE, UTC_ZONE),
-        exposure_days=read(partial(parse_integer, minimum=1, maximum=90), "exposure_days", 3, 3),
+        exposure_days=exposure_days,
         novelty=read(parse_boolean, "novelty", default=False, fallback=False),
         pre_period_ms=read(_parse_pre_period_ms, "pre_period", None, None),
     )
@@ -213,8 +214,13 @@ def _find_contradictions(
 
 def _find_feedback_contradictions(experiment: ExperimentSettings) -> Iterator[tuple[tuple[str, ...], object, str]]:
     """Yield the contradictions, as `_find_contradictions`, of settings of answer metrics and of kinds of feedback."""
-    is_silent = any(metric.name == experiment.primary and metric.may_be_silent for metric in experiment.metrics)
-    if experiment.decision.population == "all" and is_silent:
+    primary = next((metric for metric in experiment.metrics if metric.name == experiment.primary), None)
+    is_silent = primary is not None and primary.may_be_silent
+    if is_silent and primary is not None and primary.lower_is_better:
+        # The check of the other population counts silence as the least score, which must be the worst one.
+        expected = f"a value for {experiment.primary}, because the lowest score is the best one: the value of silence"
+        yield ("silence", "lower_is_better"), None, expected
+    elif experiment.decision.population == "all" and is_silent:
         expected = f"rated, or a value of silence for {experiment.primary}: the value of responses without a score"
         yield ("population", "silence"), "all", expected
     shared = sorted({*experiment.additive_kinds} & {kind for group in experiment.exclusive_kinds for kind in group})

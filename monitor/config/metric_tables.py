@@ -14,6 +14,7 @@ from monitor.config.settings import (
     LATENCY_ABOVE_PREFIX,
     LATENCY_METRIC,
     PER_STUDENT_PREFIX,
+    RETURN_DAYS_METRIC,
     SESSIONS_WITH_PREFIX,
     SHARE_PREFIX,
     STUDENT_METRICS,
@@ -115,7 +116,7 @@ def parse_metrics(experiment_key: str, table: Mapping[str, Any], default: Sequen
 
 
 def parse_student_metrics(
-    experiment_key: str, table: Mapping[str, Any], metrics: Sequence[MetricSpec]
+    experiment_key: str, table: Mapping[str, Any], metrics: Sequence[MetricSpec], exposure_days: int
 ) -> tuple[str, ...]:
     """Return the student metrics of an experiment's table and of its guardrails, sorted.
 
@@ -124,7 +125,7 @@ def parse_student_metrics(
     declared = table.get("metrics")
     names = {name for name in (declared if isinstance(declared, list) else []) if is_student_metric(name)}
     for name in sorted(names):
-        check_student_metric(f"{experiment_key}.metrics", name, metrics)
+        check_student_metric(f"{experiment_key}.metrics", name, metrics, exposure_days)
     names |= {name for guardrail in _guardrail_tables(table) if is_student_metric(name := guardrail.get("metric"))}
     known_names = {metric.name for metric in metrics}
     return tuple(sorted(name for name in names if name in STUDENT_METRICS or name.partition(":")[2] in known_names))
@@ -137,8 +138,10 @@ def is_student_metric(name: object) -> bool:
     )
 
 
-def check_student_metric(key: str, name: str, metrics: Sequence[MetricSpec]) -> None:
-    """Raise `ConfigError` if the name of a student metric has a metric that is not one of `metrics`."""
+def check_student_metric(key: str, name: str, metrics: Sequence[MetricSpec], exposure_days: int) -> None:
+    """Raise `ConfigError` if students have no value of a student metric, or if `metrics` lack the one in its name."""
+    if name == RETURN_DAYS_METRIC and exposure_days == 1:
+        raise ConfigError(key, name, "exposure_days of at least 2, so that students can return")
     prefix, separator, metric = name.partition(":")
     if separator and metrics and metric not in {each.name for each in metrics}:
         names = ", ".join(each.name for each in metrics)
@@ -188,14 +191,22 @@ def _parse_feedback_metric(key: str, name: str, prefix: str, parameter: str) -> 
         kind, separator, threshold = parameter.rpartition(">=")
     if separator and _THRESHOLD.fullmatch(threshold) is None:
         raise ConfigError(key, name, "share:KIND>=T, with a number T from 0 to 99999")
-    if not 0 < len(kind) <= MAX_KIND_LENGTH or kind[0] == "+":
-        expected = f"{prefix}:KIND, with a kind of 1 to {MAX_KIND_LENGTH} characters, the first not +"
+    if prefix == "share" and not separator and ">" in kind:
+        raise ConfigError(key, name, f"share:KIND>=T; did you mean {name.replace('>', '>=', 1)}?")
+    if not _is_kind(kind):
+        expected = f"{prefix}:KIND, with a kind of 1 to {MAX_KIND_LENGTH} printable characters, the first not +"
         raise ConfigError(key, name, expected)
     if prefix == "score":
         return MetricSpec(name, "score", kind=kind)
     if prefix == "sum":
         return MetricSpec(name, "sum", kind=kind)
     return MetricSpec(SHARE_PREFIX + parameter, "share", kind=kind, threshold=float(threshold) if separator else 0.0)
+
+
+def _is_kind(value: object) -> bool:
+    """Return whether a value can be the kind of a feedback event."""
+    is_text = isinstance(value, str) and 0 < len(value) <= MAX_KIND_LENGTH
+    return is_text and str(value).isprintable() and str(value)[0] != "+"
 
 
 def parse_kind_groups(key: str, value: object) -> tuple[tuple[str, ...], ...]:
@@ -215,10 +226,10 @@ def parse_kind_groups(key: str, value: object) -> tuple[tuple[str, ...], ...]:
 
 def parse_kinds(key: str, value: object) -> tuple[str, ...]:
     """Return the kinds of feedback of a list."""
-    if not isinstance(value, list) or not all(
-        isinstance(kind, str) and 0 < len(kind) <= MAX_KIND_LENGTH and kind[0] != "+" for kind in value
-    ):
-        raise ConfigError(key, value, f"a list of kinds of 1 to {MAX_KIND_LENGTH} characters, the first not +")
+    if not isinstance(value, list) or not all(map(_is_kind, value)):
+        raise ConfigError(
+            key, value, f"a list of kinds of 1 to {MAX_KIND_LENGTH} printable characters, the first not +"
+        )
     if len(set(value)) < len(value):
         raise ConfigError(key, value, "every kind once")
     return tuple(value)
@@ -311,15 +322,16 @@ def _parse_ranges(key: str, value: object, names: Sequence[str]) -> Mapping[str,
         maximum = _MAX_LATENCY_CAP_MS if name == LATENCY_METRIC else _MAX_VALUE
         is_pair = isinstance(bounds, list) and len(bounds) == 2  # noqa: PLR2004  a pair
         if not is_pair or not all(
-            isinstance(bound, (int, float)) and not isinstance(bound, bool) and math.isfinite(bound) for bound in bounds
+            isinstance(bound, (int, float)) and not isinstance(bound, bool) and -math.inf < bound < math.inf
+            for bound in bounds
         ):
             raise ConfigError(f"{key}.{name}", bounds, "[least, most], such as [1, 5]")
-        least, most = map(float, bounds)
+        least, most = bounds
         if not 0 <= least < most <= maximum:
             raise ConfigError(f"{key}.{name}", bounds, f"0 <= least < most <= {maximum:.0f}")
         if least and not name.startswith("score:"):
             raise ConfigError(f"{key}.{name}", bounds, "0 as the least value")
-        ranges[name] = least, most
+        ranges[name] = float(least), float(most)
     return ranges
 
 

@@ -334,6 +334,11 @@ class MetricSpec:
         return self.measure in get_args(RankingMeasure)
 
     @property
+    def stored_unit(self) -> float:
+        """The unit of stored values: 1024 ms for latencies, which are exact and do not overflow a student's sums."""
+        return 1024.0 if self.measure == "latency_ms" else 1.0
+
+    @property
     def may_be_silent(self) -> bool:
         """Whether responses without a reaction of the kind have no value."""
         return self.measure == "score" and self.silence is None

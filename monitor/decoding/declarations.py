@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from monitor.analysis import UndeclaredExperiment, format_timestamp
-from monitor.config import ExperimentSettings, parse_settings
+from monitor.config import ExperimentSettings, MetricSpec, parse_settings
 from monitor.decoding.starting_config import comment_text, guess_control, shares_table
 from monitor.decoding.suggestions import toml_key, toml_string
 from monitor.errors import UsageError, setting_text
@@ -16,15 +16,22 @@ _DURATION_UNITS_MS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 
 _MIN_VARIANTS: Final = 2
 _COPIED_KEYS: Final[Mapping[str, Callable[[ExperimentSettings], object]]] = {
     "unit": lambda experiment: experiment.unit,
-    "metrics": lambda experiment: [metric.name for metric in experiment.metrics if not metric.is_guardrail_only],
+    "day": lambda experiment: experiment.day_zone,
+    "metrics": lambda experiment: [
+        *(metric.name for metric in _copied_metrics(experiment)),
+        *(name for name in experiment.student_metrics if name not in _guardrail_metrics(experiment)),
+    ],
     "ranges": lambda experiment: {
         metric.name: [metric.least, metric.most]
-        for metric in experiment.metrics
-        if metric.measure in {"score", "sum"} and not metric.is_guardrail_only
+        for metric in _copied_metrics(experiment)
+        if metric.measure in {"score", "sum", "latency_ms", "items_shown"}
     },
     "silence": lambda experiment: {
-        metric.name: metric.silence for metric in experiment.metrics if metric.silence is not None
+        metric.name: metric.silence for metric in _copied_metrics(experiment) if metric.silence is not None
     },
+    "lower_is_better": lambda experiment: [
+        metric.name for metric in _copied_metrics(experiment) if metric.kind and metric.lower_is_better
+    ],
     "exclusive_kinds": lambda experiment: experiment.exclusive_kinds,
     "additive_kinds": lambda experiment: experiment.additive_kinds,
     "exclude": lambda experiment: experiment.exclude,
@@ -98,6 +105,15 @@ def _copied_lines(template: ExperimentSettings | None) -> Iterator[str]:
     if lines:
         yield comment_text(f"# As in experiment {setting_text(template.name)}:")
         yield from lines
+
+
+def _copied_metrics(experiment: ExperimentSettings) -> list[MetricSpec]:
+    """Return the metrics without those that only guardrails name, since guardrails are not copied."""
+    return [metric for metric in experiment.metrics if not metric.is_guardrail_only]
+
+
+def _guardrail_metrics(experiment: ExperimentSettings) -> set[str]:
+    return {guardrail.metric for guardrail in experiment.decision.guardrails}
 
 
 def _toml_value(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final, final
 
 from monitor.config import ExperimentSettings, MetricSpec
@@ -25,7 +26,7 @@ class AnswerValues:
         self.metrics = list(experiment.answer_metrics)
         self.kinds = experiment.answer_kinds
         """Kinds of feedback on which the metrics depend."""
-        self._most = [to_fixed_point(metric.most) for metric in self.metrics]
+        self._most = [to_fixed_point(metric.most / metric.stored_unit) for metric in self.metrics]
 
     def compute(self, row: ResponseRow, current_reactions: list[Reaction]) -> tuple[list[int], list[str]]:
         """Return the value of each metric in fixed point, and the names of the metrics whose value was capped.
@@ -39,7 +40,7 @@ class AnswerValues:
             if number is None:
                 values.append(UNDEFINED)
                 continue
-            value = to_fixed_point(min(number, _BEYOND_RANGES))
+            value = to_fixed_point(min(number, _BEYOND_RANGES) / metric.stored_unit)
             if value > most:
                 capped.append(metric.name)
                 value = most
@@ -63,7 +64,7 @@ def _value(metric: MetricSpec, row: ResponseRow, current_reactions: list[Reactio
 def _feedback_value(metric: MetricSpec, scores: list[float]) -> float | None:
     """Return the value of a metric from the scores of the current reactions of its kind, in ascending order of time."""
     if metric.measure == "sum":
-        return sum(scores)
+        return math.fsum([min(score, _BEYOND_RANGES) for score in scores])
     if metric.measure == "score":
         return scores[-1] if scores else metric.silence
     return float(max(scores, default=-1.0) >= metric.threshold)

@@ -74,6 +74,8 @@ class EventDecoder:
         self._oldest_ms = limits.oldest_timestamp_ms
         self._placeholder_ids = limits.placeholder_ids
         self._attributes = AttributeReader(settings.attributes)
+        self._unit_fields = {experiment.unit_field for experiment in settings.experiments}
+        self._uses_sessions = any(experiment.uses_sessions for experiment in settings.experiments)
         self._rejects_repeated_items = limits.repeated_items == "reject"
         # Feedback does not name its experiment, so a score is rejected only if it is outside the scale of every
         # experiment. A kind that some experiment does not grade by its score has no scale there.
@@ -177,7 +179,6 @@ class EventDecoder:
         user_id = self._find_user_id(message.user_id)
         self._check_id("query_id", message.query_id)
         self._check_id("group_id", message.group_id)
-        self._check_id("session_id", message.session_id)
         for item_id in ids:
             # The length is compared here, because a call per item would take as long as all other checks together.
             if len(item_id) > self._max_id_length:
@@ -196,11 +197,17 @@ class EventDecoder:
             message.query_id,
             message.category,
             latency_ms,
-            message.group_id,
+            None if message.group_id is None or self._is_placeholder(message.group_id) else message.group_id,
             user_id is None and message.user_id is not None,
             has_repeated_items,
-            message.session_id,
-            attributes,
+            self._find_session_id(message.session_id),
+            self._without_placeholder_units(attributes) if attributes else (),
+        )
+
+    def _without_placeholder_units(self, attributes: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+        """Return the attributes without those that name a unit by a placeholder instead of an id."""
+        return tuple(
+            [pair for pair in attributes if pair[0] not in self._unit_fields or not self._is_placeholder(pair[1])]
         )
 
     def validate_feedback(self, message: WireFeedback, now_ms: int) -> Feedback:
@@ -250,15 +257,29 @@ class EventDecoder:
 
     def _find_user_id(self, user_id: str | None) -> str | None:
         """Return the user id of a message; None if the message has none, or a placeholder."""
-        if user_id is None or user_id.lower() in self._placeholder_ids:
+        if user_id is None or self._is_placeholder(user_id):
             return None
         if not user_id:
             raise _short_text_rejection("user_id")
         self._check_id("user_id", user_id)
         return user_id
 
+    def _is_placeholder(self, text: str) -> bool:
+        return text.lower() in self._placeholder_ids
+
+    def _find_session_id(self, session_id: Any) -> str | None:
+        """Return the session id of a message; None without one, or if no experiment counts sessions."""
+        if session_id is None or not self._uses_sessions:
+            return None
+        if not isinstance(session_id, str):
+            raise InvalidEvent("wrong_type", "session_id: expected a string or null")
+        if not session_id:
+            raise _short_text_rejection("session_id")
+        self._check_id("session_id", session_id)
+        return session_id
+
     def _check_response_id(self, response_id: str) -> None:
-        if response_id.lower() in self._placeholder_ids:
+        if self._is_placeholder(response_id):
             raise InvalidEvent(
                 "placeholder_id", f'response_id: "{response_id}", expected a unique id instead of a placeholder'
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
@@ -63,7 +63,8 @@ class WireResponse(msgspec.Struct, gc=False):
     category: str | None = None
     latency_ms: float | None = None
     group_id: Text | None = None
-    session_id: Text | None = None
+    session_id: Any = None
+    """A text, checked only if an experiment counts sessions."""
 
 
 class WireFeedback(msgspec.Struct, gc=False):

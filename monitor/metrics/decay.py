@@ -88,7 +88,9 @@ class ObservationGroups:
         offset_ms = span_ms / (BUCKETS_PER_CHUNK << OFFSET_BITS)
         middle = (1 << OFFSET_BITS) / 2 - 0.5  # an offset represents the middle of its unit
         total_moment = (total_offset - middle * total) * (_UNIT * offset_ms)
-        columns = total * _UNIT, total_moment, sums.squares / layout.square_scales()
+        units = layout.unit_scales()
+        squares = sums.squares / layout.square_scales()
+        columns = total * _UNIT * units, total_moment * units, squares * units**2
         totals, total_moments, squares = (np.concatenate([column, column], axis=-1) for column in columns)
         return cls(
             times_ms=middles_ms.reshape(-1, *[1] * (records.ndim - 1)),

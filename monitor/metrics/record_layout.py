@@ -324,6 +324,8 @@ class RecordLayout:
     """Whether each metric is over responses (an answer metric) instead of rated responses; () if none is."""
     least_values: tuple[int, ...] = ()
     """The least value of each metric in fixed point; () if all are 0."""
+    stored_units: tuple[float, ...] = ()
+    """`MetricSpec.stored_unit` of each metric; () if all are 1."""
     student_metrics: tuple[StudentMetric, ...] = ()
     has_undefined: bool = False
     """Whether records have sums of undefined values of the primary metric."""
@@ -344,10 +346,15 @@ class RecordLayout:
         answer_metrics = experiment.answer_metrics
         return cls(
             metric_count=len(experiment.metrics),
-            square_bits=tuple(map(square_bits, (*bounds, *(to_fixed_point(metric.most) for metric in answer_metrics)))),
+            square_bits=tuple(
+                map(square_bits, (*bounds, *(to_fixed_point(each.most / each.stored_unit) for each in answer_metrics)))
+            ),
             is_over_responses=(False,) * len(bounds) + (True,) * len(answer_metrics) if answer_metrics else (),
             least_values=(0,) * len(bounds) + tuple(to_fixed_point(metric.least) for metric in answer_metrics)
             if any(metric.least for metric in answer_metrics)
+            else (),
+            stored_units=tuple(metric.stored_unit for metric in experiment.metrics)
+            if any(metric.stored_unit != 1 for metric in answer_metrics)
             else (),
             student_metrics=tuple(StudentMetric.of(name, experiment) for name in experiment.student_metrics),
             has_undefined=experiment.primary_may_be_undefined,
@@ -452,6 +459,14 @@ class RecordLayout:
         """Return the least value of metric `metric` in fixed point."""
         return self.least_values[metric] if self.least_values else 0
 
+    def stored_unit(self, metric: int) -> float:
+        """Return the unit in which values of metric `metric` are stored."""
+        return self.stored_units[metric] if self.stored_units else 1.0
+
+    def unit_scales(self) -> FloatArray:
+        """Return the unit in which values of each metric are stored (m)."""
+        return np.array(self.stored_units or (1.0,) * self.metric_count)
+
     def square_scales(self) -> FloatArray:
         """Return 2^bits of the squares of each metric (m)."""
         return np.array([2.0**bits for bits in self.square_bits])
@@ -524,7 +539,8 @@ class ResponseRecord:
 
     def metric_sums(self, layout: RecordLayout) -> list[MetricSums]:
         """Return the sums of each metric of a single record."""
-        totals, squares = self.totals * _UNIT, self.squares / layout.square_scales()
+        units = layout.unit_scales()
+        totals, squares = self.totals * _UNIT * units, self.squares / layout.square_scales() * units**2
         columns = zip(
             self.counts(layout).tolist(), self.undefined.tolist(), totals.tolist(), squares.tolist(), strict=True
         )
@@ -631,14 +647,16 @@ class UnitRecord:
         """Return the sums of metric number `metric`."""
         start = UnitField.METRICS + UnitMetricField.WIDTH * metric
         block = self.integers[start : start + UnitMetricField.WIDTH].tolist()
+        unit = layout.stored_unit(metric)
+        scale = unit / _FIXED_POINT_SCALE
         return UnitMetricSums(
             units=block[UnitMetricField.UNITS],
             defined=block[UnitMetricField.DEFINED],
-            total=_join_word_pair(block, UnitMetricField.TOTAL) / _FIXED_POINT_SCALE,
-            squares=_join_word_pair(block, UnitMetricField.SQUARES) / 2.0 ** layout.square_bits[metric],
-            defined_products=_join_word_pair(block, UnitMetricField.DEFINED_PRODUCTS) / _FIXED_POINT_SCALE,
+            total=_join_word_pair(block, UnitMetricField.TOTAL) * scale,
+            squares=_join_word_pair(block, UnitMetricField.SQUARES) / 2.0 ** layout.square_bits[metric] * unit**2,
+            defined_products=_join_word_pair(block, UnitMetricField.DEFINED_PRODUCTS) * scale,
             defined_squares=_join_word_pair(block, UnitMetricField.DEFINED_SQUARES),
-            response_products=_join_word_pair(block, UnitMetricField.RESPONSE_PRODUCTS) / _FIXED_POINT_SCALE,
+            response_products=_join_word_pair(block, UnitMetricField.RESPONSE_PRODUCTS) * scale,
         )
 
     def _sum(self, field: int) -> float:
@@ -655,6 +673,15 @@ class StudentMeanSums(NamedTuple):
     """Σy²."""
     square_scale: float
     """Each y² was rounded to a multiple of 1/`square_scale`."""
+
+    def scaled(self, factor: float) -> StudentMeanSums:
+        """Return the sums of factor·y.
+
+        >>> StudentMeanSums(2, 3.0, 5.0, 4.0).scaled(2.0)  # 1, 2 become 2, 4
+        StudentMeanSums(units=2, total=6.0, squares=20.0, square_scale=1.0)
+        """
+        square = factor * factor
+        return StudentMeanSums(self.units, self.total * factor, self.squares * square, self.square_scale / square)
 
     def shifted(self, constant: float) -> StudentMeanSums:
         """Return the sums of y + constant.
@@ -685,6 +712,22 @@ class StudentPairSums(NamedTuple):
     """Σx²."""
     products: float
     """Σx·y."""
+
+    def scaled(self, factor: float) -> StudentPairSums:
+        """Return the sums of factor·x and factor·y.
+
+        >>> StudentPairSums(1, 1.0, 1.0, 2.0, 4.0, 2.0).scaled(2.0)  # y = 1, x = 2
+        StudentPairSums(units=1, total=2.0, squares=4.0, covariate_total=4.0, covariate_squares=16.0, products=8.0)
+        """
+        square = factor * factor
+        return StudentPairSums(
+            self.units,
+            self.total * factor,
+            self.squares * square,
+            self.covariate_total * factor,
+            self.covariate_squares * square,
+            self.products * square,
+        )
 
     def shifted(self, constant: float) -> StudentPairSums:
         """Return the sums of x + constant and y + constant.
@@ -727,13 +770,16 @@ class CohortRecord:
         total = CohortMetricField.RATED_TOTAL if population == "rated" else CohortMetricField.ALL_TOTAL
         units_index = self.layout.cohort_units_index(metric, population)
         sums = self._mean_sums(units_index, start + total, 2.0 ** self.layout.square_bits[metric])
-        return sums.shifted(self._least_value(metric, population))
+        return sums.scaled(self.layout.stored_unit(metric)).shifted(self._least_value(metric, population))
 
     def student_metric_means(self, metric: int) -> StudentMeanSums:
         """Return the sums of students' values of student metric number `metric`."""
         start = self.layout.student_metric_index(metric)
         scale = 2.0 ** self.layout.student_metric_bits[metric]
-        return self._mean_sums(start + MeanField.UNITS, start + MeanField.TOTAL, scale)
+        sums = self._mean_sums(start + MeanField.UNITS, start + MeanField.TOTAL, scale)
+        student_metric = self.layout.student_metrics[metric]
+        is_sum = student_metric.measure == "total"
+        return sums.scaled(self.layout.stored_unit(student_metric.metric)) if is_sum else sums
 
     def undefined_share_means(self) -> StudentMeanSums:
         """Return the sums of students' shares of rated responses whose primary metric is undefined."""
@@ -755,7 +801,7 @@ class CohortRecord:
             units, total = SubgroupField.ALL_UNITS, SubgroupField.ALL_TOTAL
         primary = self.layout.primary_index
         sums = self._mean_sums(start + units, start + total, 2.0 ** self.layout.square_bits[primary])
-        return sums.shifted(self._least_value(primary, population))
+        return sums.scaled(self.layout.stored_unit(primary)).shifted(self._least_value(primary, population))
 
     def pair_sums(self, population: Population) -> StudentPairSums:
         """Return the sums of the primary metric's means in the window and in the pre-period."""
@@ -770,7 +816,8 @@ class CohortRecord:
             covariate_squares=_join_word_pair(block, PairField.COVARIATE_SQUARES) / scale,
             products=_join_word_pair(block, PairField.PRODUCTS) / scale,
         )
-        return sums.shifted(self._least_value(self.layout.primary_index, population))
+        primary = self.layout.primary_index
+        return sums.scaled(self.layout.stored_unit(primary)).shifted(self._least_value(primary, population))
 
     def _least_value(self, metric: int, population: Population) -> float:
         """Return what the stored means of a metric lack: the least value, over all responses."""

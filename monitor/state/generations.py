@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from monitor.config import StoreSettings
+from monitor.config import LATENCY_METRIC, StoreSettings
 from monitor.days import UTC_ZONE, day_calendar
 from monitor.errors import CorruptStore, IncompatibleStore, UsageError, count_noun
 from monitor.metrics import RecordLayout, ResponseRecord
@@ -195,7 +195,8 @@ def read_variant_totals(store: ShardedStore) -> dict[str, dict[str, VariantTotal
         definitions = stored["definitions"]
         metrics = definitions["metrics"]
         is_over_responses = tuple("@" not in metric for metric in metrics)
-        layout = RecordLayout(len(metrics), (0,) * len(metrics), is_over_responses)
+        units = tuple(1024.0 if metric == LATENCY_METRIC else 1.0 for metric in metrics)
+        layout = RecordLayout(len(metrics), (0,) * len(metrics), is_over_responses, stored_units=units)
         totals[name] = {}
         for index, variant in enumerate(definitions["variants"]):
             record = np.zeros(layout.response_width, dtype=np.int64)

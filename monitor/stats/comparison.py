@@ -62,13 +62,14 @@ def compare_variants(
     alpha: float,
     mde: float,
     max_value: float | None = None,
+    min_value: float = 0.0,
     estimand: Estimand = "closed",
     largest_log_e: float | None = None,
 ) -> VariantComparison:
     """Return the comparison at level 1 − `alpha`, with the interval tightest where an effect of `mde` is resolved.
 
-    `max_value` is the largest value that a student can have (the smallest is 0), or None if values are unbounded. If
-    few students differ from either end of this scale, bounds and e include `monitor.stats.rare_events`.
+    `min_value` and `max_value` are the ends of the scale of a student's values; None if there is no largest one. If few
+    students differ from either end of this scale, bounds and e include `monitor.stats.rare_events`.
     `largest_log_e` is the largest ln e of earlier interim analyses under the same `alpha` and `mde`, for the p-value.
     None: the p-value is that of the current analysis.
     """
@@ -78,6 +79,7 @@ def compare_variants(
         treatment,
         alpha,
         max_value=max_value,
+        min_value=min_value,
         estimand=estimand,
         largest_log_e=largest_log_e,
     )
@@ -96,6 +98,7 @@ def compare_with_mixture(
     alpha: float,
     *,
     max_value: float | None = None,
+    min_value: float = 0.0,
     family_alpha: float | None = None,
     estimand: Estimand = "closed",
     largest_log_e: float | None = None,
@@ -108,7 +111,7 @@ def compare_with_mixture(
     effect, information = difference.effect, difference.information
     if effect is None or information is None or min(control.units, treatment.units) < MIN_UNITS_FOR_INTERVAL:
         return VariantComparison(estimand, control, treatment, difference, alpha, None, None, None, None)
-    added_variance = small_sample_variance(control, treatment, max_value, family_alpha or alpha)
+    added_variance = small_sample_variance(control, treatment, max_value, family_alpha or alpha, min_value)
     if added_variance:
         information = 1 / (1 / information + added_variance)
     half_width = mixture.half_width(information, alpha)

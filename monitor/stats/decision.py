@@ -36,8 +36,8 @@ from monitor.stats.comparison import (
 )
 from monitor.stats.cuped import variance_reduction
 from monitor.stats.data_quality import SHARE_MDE, DataQuality
-from monitor.stats.estimates import Estimate
-from monitor.stats.evidence import CupedAdjustment, DecisionCriteria, EstimatePair, SegmentCounts, VerdictEvidence
+from monitor.stats.estimates import shift_estimate
+from monitor.stats.evidence import CupedAdjustment, EstimatePair, SegmentCounts, VerdictEvidence
 from monitor.stats.guardrails import GuardrailResult, evaluate_guardrail
 from monitor.stats.rare_events import rare_event_variance
 from monitor.stats.relative_effects import relative_confidence_sequence
@@ -193,15 +193,25 @@ def decide_verdict(evidence: VerdictEvidence, sample_ratio: SrmResult | None = N
     alpha = split_alpha(criteria.alpha, criteria.treatments)
 
     def compare_arms(
-        arms: EstimatePair, mde: float, max_value: float | None, largest_log_e: float | None = None
+        arms: EstimatePair,
+        mde: float,
+        max_value: float | None,
+        largest_log_e: float | None = None,
+        min_value: float = evidence.min_value,
     ) -> VariantComparison:
         return compare_variants(
-            arms.control, arms.treatment, alpha=alpha, mde=mde, max_value=max_value, largest_log_e=largest_log_e
+            arms.control,
+            arms.treatment,
+            alpha=alpha,
+            mde=mde,
+            max_value=max_value,
+            min_value=min_value,
+            largest_log_e=largest_log_e,
         )
 
     max_value = evidence.max_value
     adjustment = evidence.adjustment
-    imbalances = () if adjustment is None else tuple(_covariate_imbalances(adjustment, criteria, max_value))
+    imbalances = () if adjustment is None else tuple(_covariate_imbalances(adjustment, evidence))
     arms, other_arms = evidence.arms, evidence.other_population
     if adjustment is not None and imbalances:
         arms, other_arms = adjustment.unadjusted, adjustment.unadjusted_other_population
@@ -223,7 +233,8 @@ def decide_verdict(evidence: VerdictEvidence, sample_ratio: SrmResult | None = N
             for item in evidence.guardrails
         ),
         diagnostics=tuple(
-            (metric.name, compare_arms(metric.arms, metric.mde, metric.max_value)) for metric in evidence.diagnostics
+            (metric.name, compare_arms(metric.arms, metric.mde, metric.max_value, min_value=metric.min_value))
+            for metric in evidence.diagnostics
         ),
         sample_ratio=sample_ratio or check_srm(evidence.phases, alpha=criteria.sample_ratio_alpha),
         excluded_ratio=check_srm(evidence.excluded_phases, alpha=criteria.sample_ratio_alpha),
@@ -242,7 +253,12 @@ def decide_verdict(evidence: VerdictEvidence, sample_ratio: SrmResult | None = N
         days_to_power=days_to_power,
         primary=rule.primary,
         relative_bounds=relative_confidence_sequence(
-            arms.control, arms.treatment, alpha=alpha, mde=criteria.mde, max_value=max_value
+            arms.control,
+            arms.treatment,
+            alpha=alpha,
+            mde=criteria.mde,
+            max_value=max_value,
+            min_value=evidence.min_value,
         ),
         shrunken_effect=_shrink(rule.primary, criteria.mde, alpha),
         other_population=rule.other_population,
@@ -281,7 +297,7 @@ def _days_to_decide(
     Each of the primary metric and the guardrails may fail with an equal part of the missing 20 %.
     """
     criteria, rates = evidence.criteria, evidence.students_per_day
-    if _rare_events_matter(arms.control, arms.treatment, evidence.max_value, alpha):
+    if _rare_events_matter(arms, evidence, alpha):
         # Rare events make the interval noticeably wider than the variances, for an unknown number of days.
         return None, None
     half_power_days = days_to_reach(information_to_resolve(criteria.mde, alpha), arms.control, arms.treatment, rates)
@@ -299,7 +315,10 @@ def _days_to_decide(
     return half_power_days, max(known_days) if len(known_days) == len(days) else None
 
 
-def _rare_events_matter(control: Estimate, treatment: Estimate, max_value: float | None, alpha: float) -> bool:
+def _rare_events_matter(arms: EstimatePair, evidence: VerdictEvidence, alpha: float) -> bool:
+    least, max_value = evidence.min_value, evidence.max_value
+    control, treatment = shift_estimate(arms.control, -least), shift_estimate(arms.treatment, -least)
+    max_value = None if max_value is None else max_value - least
     if control.variance is None or treatment.variance is None:
         return False
     added_variance = rare_event_variance(control, treatment, max_value, alpha)
@@ -327,17 +346,17 @@ def _share_difference(arms: EstimatePair | None, alpha: float) -> float | None:
     return comparison.difference.effect if comparison is not None and _excludes_zero(comparison) else None
 
 
-def _covariate_imbalances(
-    adjustment: CupedAdjustment, criteria: DecisionCriteria, max_value: float | None
-) -> Iterator[Reason]:
+def _covariate_imbalances(adjustment: CupedAdjustment, evidence: VerdictEvidence) -> Iterator[Reason]:
     """Yield the reasons why the adjustment by CUPED cannot be used: variants that differed before the experiment."""
+    criteria = evidence.criteria
     alpha = criteria.sample_ratio_alpha
     covariate = compare_variants(
         adjustment.covariate.control,
         adjustment.covariate.treatment,
         alpha=alpha,
         mde=criteria.mde,
-        max_value=max_value,
+        max_value=evidence.max_value,
+        min_value=evidence.min_value,
     )
     covered_share = _compare_shares(adjustment.covered_share, alpha)
     for comparison, subject in (
@@ -922,8 +941,9 @@ class _DecisionRule:
         control_share, treatment_share = shares[self.evidence.control], shares[self.evidence.treatment]
         if not control_share + treatment_share:
             return
-        rise = treatment_share * (max_value - treatment) + control_share * control
-        fall = treatment_share * treatment + control_share * (max_value - control)
+        min_value = self.evidence.min_value
+        rise = treatment_share * (max_value - treatment) + control_share * (control - min_value)
+        fall = treatment_share * (treatment - min_value) + control_share * (max_value - control)
         low, high = format_changes(self.evidence.metric, [fall, rise])
         text = (
             f"{self.evidence.unit_noun.capitalize()}s who saw more than one variant are left out "
@@ -944,6 +964,7 @@ class _DecisionRule:
             alpha=self.primary.alpha,
             mde=criteria.mde,
             max_value=self.evidence.max_value,
+            min_value=self.evidence.min_value,
             estimand="live",
         )
         live_bounds, closed_bounds = _bounds(live), _bounds(self.primary)

@@ -158,6 +158,19 @@ class RatioStatistic(AdditiveSums, frozen=True):
         return Estimate(self.units, mean, self.units / (self.units - 1) * residual_squares / self.denominator_total**2)
 
 
+def shift_estimate(estimate: Estimate, constant: float) -> Estimate:
+    """Return the estimate of values to which a constant is added.
+
+    >>> shift_estimate(Estimate(2, 3.0, 0.5), -1.0)
+    Estimate(units=2, mean=2.0, variance=0.5, strata=())
+    """
+    if not constant:
+        return estimate
+    mean = None if estimate.mean is None else estimate.mean + constant
+    strata = tuple((weight, shift_estimate(stratum, constant)) for weight, stratum in estimate.strata)
+    return Estimate(estimate.units, mean, estimate.variance, strata)
+
+
 class Effect(msgspec.Struct, frozen=True):
     """The difference treatment − control; fields that need an undefined mean or variance are None."""
 

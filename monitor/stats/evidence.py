@@ -73,7 +73,8 @@ class DiagnosticMetric(msgspec.Struct, frozen=True):
     mde: float
     arms: EstimatePair
     max_value: float | None = msgspec.field(default=None, name="largest")
-    """The largest value that a student can have (the smallest is 0); None if values are unbounded."""
+    """The largest value that a student can have; None if values are unbounded."""
+    min_value: float = msgspec.field(default=0.0, name="smallest")
     lower_is_better: bool = False
 
 
@@ -218,7 +219,9 @@ class VerdictEvidence(msgspec.Struct, frozen=True):
     adjustment: CupedAdjustment | None = None
     """The CUPED adjustment of `arms` and `other_population`; None without students seen before the experiment."""
     max_value: float | None = msgspec.field(default=None, name="largest")
-    """The largest value of the primary metric that a student can have (the smallest is 0); None if unbounded."""
+    """The largest value of the primary metric that a student can have; None if unbounded."""
+    min_value: float = msgspec.field(default=0.0, name="smallest")
+    """The smallest value of the primary metric that a student can have."""
     history: ExperimentHistory = ExperimentHistory()
     """How the experiment was changed while it ran, and which events are missing."""
     first_response_ms: int | None = None

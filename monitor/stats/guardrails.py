@@ -53,11 +53,12 @@ class Guardrail(msgspec.Struct, frozen=True):
     margin: float
     """Tolerable harm, in the metric's own unit, or relative to the control's mean; above 0."""
     max_value: float | None = msgspec.field(default=None, name="largest")
-    """The largest value that a student can have (1 for shares, the smallest is 0); None if values are unbounded."""
+    """The largest value that a student can have (1 for shares); None if values are unbounded."""
     timeout_value: float | None = None
     """For unbounded metrics: a value that rare students have and the sample may lack, such as a time-out."""
     is_relative: bool = False
     """Whether `margin` is a fraction of the control's mean."""
+    min_value: float = msgspec.field(default=0.0, name="smallest")
 
     def absolute_margin(self, control_mean: float | None) -> float | None:
         """Return the tolerable harm in the metric's own unit; None if it is relative to an undefined mean."""
@@ -66,12 +67,12 @@ class Guardrail(msgspec.Struct, frozen=True):
         return None if control_mean is None else self.margin * control_mean
 
     def can_be_crossed(self, control_mean: float | None) -> bool:
-        """Return whether a harm above the margin is possible, for values between 0 and `max_value`."""
+        """Return whether a harm above the margin is possible, for values between `min_value` and `max_value`."""
         margin = self.absolute_margin(control_mean)
         if margin is None or control_mean is None:
             return True
         if self.harmful_direction == "down":
-            return margin < control_mean
+            return margin < control_mean - self.min_value
         return self.max_value is None or margin < self.max_value - control_mean
 
 
@@ -163,7 +164,7 @@ def _harm_bounds(
         return None, None
     if difference.information is None:
         return None, _zero_event_harm_bound(guardrail, treatment, alpha)
-    added_variance = small_sample_variance(control, treatment, guardrail.max_value, alpha)
+    added_variance = small_sample_variance(control, treatment, guardrail.max_value, alpha, guardrail.min_value)
     mixture = HalfNormalMixture.tune(mde_information(tuning_margin(guardrail)), alpha)
     information = difference.information
 
@@ -189,5 +190,6 @@ def _zero_event_harm_bound(guardrail: Guardrail, treatment: Estimate, alpha: flo
     """
     if guardrail.max_value is None:
         return None
-    harmless_mean = 0.0 if guardrail.harmful_direction == "up" else guardrail.max_value
-    return guardrail.max_value * (1 - alpha ** (1 / treatment.units)) if treatment.mean == harmless_mean else None
+    harmless_mean = guardrail.min_value if guardrail.harmful_direction == "up" else guardrail.max_value
+    scale = guardrail.max_value - guardrail.min_value
+    return scale * (1 - alpha ** (1 / treatment.units)) if treatment.mean == harmless_mean else None

@@ -32,7 +32,7 @@ import math
 from typing import Final
 
 from monitor.stats.argument_checks import check_level
-from monitor.stats.estimates import Estimate
+from monitor.stats.estimates import Estimate, shift_estimate
 
 SUFFICIENT_RARE_STUDENTS: Final = 20
 """From this effective number of students who differ from an end of the scale, the sample variance is used unchanged."""
@@ -110,11 +110,16 @@ def _uneven_shares_variance(control: Estimate, treatment: Estimate) -> float:
     return max(borrowed_variance, MIN_VARIANCE_FRACTION * equal_variance - variance, 0.0)
 
 
-def small_sample_variance(control: Estimate, treatment: Estimate, max_value: float | None, alpha: float) -> float:
+def small_sample_variance(
+    control: Estimate, treatment: Estimate, max_value: float | None, alpha: float, min_value: float = 0.0
+) -> float:
     """Return the variance to add to the variance of a difference: for rare values, or for far values if that is more.
 
-    Arguments are those of `rare_event_variance`.
+    Arguments are those of `rare_event_variance`; `min_value` is the smallest value that a student can have.
     """
+    if min_value:
+        control, treatment = shift_estimate(control, -min_value), shift_estimate(treatment, -min_value)
+        max_value = None if max_value is None else max_value - min_value
     added_variance = rare_event_variance(control, treatment, max_value, alpha)
     if max_value is None:
         return added_variance

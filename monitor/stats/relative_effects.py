@@ -28,7 +28,13 @@ _MAX_RELATIVE_EFFECT: Final = 1e6
 
 
 def relative_confidence_sequence(
-    control: Estimate, treatment: Estimate, *, alpha: float, mde: float, max_value: float | None = None
+    control: Estimate,
+    treatment: Estimate,
+    *,
+    alpha: float,
+    mde: float,
+    max_value: float | None = None,
+    min_value: float = 0.0,
 ) -> tuple[float | None, float | None]:
     """Return the bounds of the relative effect m_t/m_c − 1 at level 1 − `alpha`, valid at every interim analysis.
 
@@ -47,7 +53,7 @@ def relative_confidence_sequence(
         return None, None
     control_mean, treatment_mean = control.mean, treatment.mean
     control_variance, treatment_variance = control.variance, treatment.variance
-    added_variance = small_sample_variance(control, treatment, max_value, alpha)
+    added_variance = small_sample_variance(control, treatment, max_value, alpha, min_value)
     estimate = treatment_mean / control_mean - 1
 
     def excess(relative_effect: float) -> float:

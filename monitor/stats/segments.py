@@ -53,16 +53,17 @@ def compare_segments(
     alpha: float,
     mde: float,
     max_value: float | None = None,
+    min_value: float = 0.0,
 ) -> tuple[SegmentComparison, ...]:
     """Return the comparison within each segment, from (control, treatment) estimates by segment.
 
     All declared segments count in the correction, also segments without data. With R of K segments discovered,
     intervals have level 1 − α·max(R, 1)/K. Then on average at most a fraction α of the intervals of discovered segments
-    is wrong. `max_value`: see `compare_variants`.
+    is wrong. `max_value` and `min_value`: see `compare_variants`.
     """
     mixture = tuned_mixture(mde, alpha)
     log_e = [
-        compare_with_mixture(mixture, *estimates, alpha, max_value=max_value).log_e
+        compare_with_mixture(mixture, *estimates, alpha, max_value=max_value, min_value=min_value).log_e
         for estimates in estimates_by_segment.values()
     ]
     discoveries = e_benjamini_hochberg(log_e, alpha)
@@ -70,7 +71,9 @@ def compare_segments(
     return tuple(
         SegmentComparison(
             name,
-            compare_with_mixture(mixture, *estimates, segment_alpha, max_value=max_value, family_alpha=alpha),
+            compare_with_mixture(
+                mixture, *estimates, segment_alpha, max_value=max_value, min_value=min_value, family_alpha=alpha
+            ),
             discovered,
         )
         for (name, estimates), discovered in zip(estimates_by_segment.items(), discoveries, strict=True)

@@ -161,8 +161,8 @@ def closed_covariate_statistic(record: IntArray, layout: RecordLayout, populatio
 
 
 def covariate_square_scale(layout: RecordLayout) -> float:
-    """Return the scale 2^bits of the fixed-point squares and products in covariate sums."""
-    return 2.0 ** layout.square_bits[layout.primary_index]
+    """Return the inverse of the unit of the fixed-point squares and products in covariate sums."""
+    return 2.0 ** layout.square_bits[layout.primary_index] / layout.stored_unit(layout.primary_index) ** 2
 
 
 def live_metric_statistic(

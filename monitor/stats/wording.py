@@ -26,6 +26,8 @@ from monitor.stats.guardrails import GuardrailResult, GuardrailState
 _MINUS: Final = "\u2212"
 _MAX_EXTRA_DECIMALS: Final = 3
 _MAX_DECIMALS: Final = 9
+_LARGE_AMOUNT: Final = 10_000
+"""From here on, amounts are written as whole numbers, without an exponent."""
 _OPEN: Final = ", so this is still open"
 _LABELS: Final = {
     RATED_SHARE_METRIC: "share of rated responses",
@@ -124,14 +126,15 @@ def _count_decimals(values: Iterable[float]) -> int:
 
 
 def format_amount(metric: str, value: float, *, sign: bool = False) -> str:
-    """Return an amount by which a metric may change, in the metric's unit, with at most four significant digits.
+    """Return an amount by which a metric may change, in the metric's unit, rounded for readers.
 
     `sign` adds a plus sign to positive numbers.
 
     >>> format_amount("share:liked", 0.02), format_amount("latency_ms", 20), format_amount("dcg@5", 0.0525)
     ('2 percentage points', '20 ms', '0.0525')
     """
-    number = f"{100 * value if is_proportion(metric) else value:{'+' if sign else ''}.4g}"
+    amount = 100 * value if is_proportion(metric) else value
+    number = f"{amount:{'+' if sign else ''}{'.4g' if abs(amount) < _LARGE_AMOUNT else '.0f'}}"
     return number.replace("-", _MINUS) + metric_unit(metric)
 
 

@@ -93,7 +93,12 @@ _WITH_SILENCE = MetricSpec("score:reviewed", "score", kind="reviewed", least=1, 
 ANSWERS_ONLY = replace(
     WITH_ANSWER_METRICS,
     metrics=(_WITH_SILENCE, *ANSWER_METRICS[1:]),
-    student_metrics=("per_student:share:escalated", "sessions_with:share:escalated"),
+    student_metrics=(
+        "per_student:share:escalated",
+        "responses_per_student",
+        "return_days",
+        "sessions_with:share:escalated",
+    ),
     primary="score:reviewed",
     grades={},
 )

@@ -120,7 +120,7 @@ def expected_estimate(values: Sequence[float]) -> tuple[int, float, float]:
 def assert_estimate(actual: Estimate, expected: tuple[int, float, float]) -> None:
     """Assert that an estimate is equal to (number, mean, variance of the mean)."""
     assert actual.units == expected[0]
-    assert actual.mean == pytest.approx(expected[1], abs=1e-8)
+    assert actual.mean == pytest.approx(expected[1], abs=1e-8, rel=1e-9)
     assert actual.variance == pytest.approx(expected[2], rel=1e-5)
 
 

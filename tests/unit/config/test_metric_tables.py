@@ -20,7 +20,11 @@ _CSAT = _SCORE + 'ranges = { "score:csat" = [1, 5] }\n'
 _LIKED = 'metrics = ["share:up"]\n'
 _LONG_KIND = "k" * 65
 _NO_SETTING = "only metrics of the experiment that have such a setting; it has none"
-_KIND_LIST = "a list of kinds of 1 to 64 characters, the first not +"
+_KIND_LIST = "a list of kinds of 1 to 64 printable characters, the first not +"
+
+
+def _guardrail(metric: str) -> str:
+    return f'{{ metric = "{metric}", harmful_direction = "up", margin = 0.1 }}'
 
 
 def _load(tmp_path: Path, lines: str) -> ExperimentSettings:
@@ -33,10 +37,20 @@ def _load(tmp_path: Path, lines: str) -> ExperimentSettings:
 @pytest.mark.parametrize(
     ("lines", "key", "value", "expectation"),
     [
-        ('metrics = ["share:"]', "metrics", '"share:"', "share:KIND, with a kind of 1 to 64 characters"),
-        ('metrics = ["score:"]', "metrics", '"score:"', "score:KIND, with a kind of 1 to 64 characters"),
-        ('metrics = ["sum:+x"]', "metrics", '"sum:+x"', "sum:KIND, with a kind of 1 to 64 characters, the first not +"),
-        (f'metrics = ["share:{_LONG_KIND}"]', "metrics", f'"share:{_LONG_KIND}"', "a kind of 1 to 64 characters"),
+        ('metrics = ["share:"]', "metrics", '"share:"', "share:KIND, with a kind of 1 to 64 printable characters"),
+        ('metrics = ["score:"]', "metrics", '"score:"', "score:KIND, with a kind of 1 to 64 printable characters"),
+        (
+            'metrics = ["sum:+x"]',
+            "metrics",
+            '"sum:+x"',
+            "printable characters, the first not +",
+        ),
+        (
+            f'metrics = ["share:{_LONG_KIND}"]',
+            "metrics",
+            f'"share:{_LONG_KIND}"',
+            "a kind of 1 to 64 printable characters",
+        ),
         ('metrics = ["share:>=3"]', "metrics", '"share:>=3"', "share:KIND, with a kind"),
         ('metrics = ["share:x>=abc"]', "metrics", '"share:x>=abc"', "share:KIND>=T, with a number T from 0 to 99999"),
         ('metrics = ["share:x>="]', "metrics", '"share:x>="', "share:KIND>=T, with a number T"),
@@ -57,6 +71,26 @@ def _load(tmp_path: Path, lines: str) -> ExperimentSettings:
         ('metrics = ["retrun_days"]', "metrics", '"retrun_days"', "did you mean return_days?"),
         ('metrics = ["per_studnt:empty"]', "metrics", '"per_studnt:empty"', "did you mean per_student:empty?"),
         ('metrics = ["dgc@5"]', "metrics", '"dgc@5"', "did you mean dcg@5?"),
+        ('metrics = ["share:csat>4"]', "metrics", '"share:csat>4"', "did you mean share:csat>=4?"),
+        ('metrics = ["share:a\\n"]', "metrics", '"share:a\\n"', "printable characters"),
+        (
+            'metrics = ["empty", "return_days"]\nexposure_days = 1',
+            "metrics",
+            '"return_days"',
+            "so that students can return",
+        ),
+        (
+            'metrics = ["empty", "per_student:share:up"]',
+            "metrics",
+            '"per_student:share:up"',
+            "the metrics empty",
+        ),
+        (
+            f"{_LIKED}guardrails = [{_guardrail('feedback:bad')}, {_guardrail('share:bad')}]",
+            "guardrails[1].metric",
+            '"share:bad"',
+            "every metric once",
+        ),
         ("metrics = [3]", "metrics", "3", "one of cg@k, "),
         (f'{_LIKED}primary = "share:pu"', "primary", '"share:pu"', "one of share:up; did you mean share:up?"),
         (f"{_LIKED}mde = 2", "mde", "2", "a number from 1e-06 to 1"),
@@ -198,3 +232,24 @@ def test_kinds_that_replace_the_kind_of_a_metric_are_feedback_of_the_experiment(
     """Other groups are not."""
     experiment = _load(tmp_path, _LIKED + 'exclusive_kinds = [["up", "down"], ["happy", "sad"]]')
     assert experiment.feedback_kinds == {"up", "down"}
+
+
+@pytest.mark.parametrize(("lines", "guarded"), [(_LIKED, []), (_CSAT, ["rated_share"]), ("", ["rated_share"])])
+def test_the_share_of_rated_responses_is_guarded_only_where_silence_has_no_value(
+    tmp_path: Path, lines: str, guarded: list[str]
+) -> None:
+    """Otherwise fewer thumbs down, an improvement, would stop an experiment on thumbs up."""
+    assert [guardrail.metric for guardrail in _load(tmp_path, lines).decision.guardrails] == guarded
+
+
+@pytest.mark.parametrize(
+    ("lines", "expectation"),
+    [
+        (f'{_SCORE}ranges = {{ "score:csat" = [1, {10**400}] }}', "ranges.score:csat: .* <= 65536"),
+        (f'{_CSAT}lower_is_better = ["score:csat"]', "silence: .* the lowest score is the best one"),
+    ],
+)
+def test_values_that_could_mislead_are_rejected(tmp_path: Path, lines: str, expectation: str) -> None:
+    """A number too large for a float, and silence that would count as the best score."""
+    with pytest.raises(ConfigError, match=expectation):
+        _load(tmp_path, lines)

@@ -574,7 +574,7 @@ FAULTS = [
     (_with('pre_period = "14d"'), "experiments.ranker.pre_period", "starts_at as well"),
     (_with('starts_at = 2026-02-01T00:00:00Z\npre_period = "2 weeks"'), "experiments.ranker.pre_period", "a duration"),
     (_with('novelty = "yes"'), "experiments.ranker.novelty", "true or false"),
-    (_guardrail(_RAIL.replace("ndcg@5", "feedback:")), "experiments.ranker.guardrails[0].metric", "1 to 64 characters"),
+    (_guardrail(_RAIL.replace("ndcg@5", "feedback:")), "experiments.ranker.guardrails[0].metric", "1 to 64 printable"),
     (
         _guardrail(_RAIL.replace("ndcg@5", "escalated")),
         "experiments.ranker.guardrails[0].metric",

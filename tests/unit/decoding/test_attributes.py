@@ -163,3 +163,22 @@ def test_a_sample_counts_the_responses_that_lack_an_attribute(capsys: pytest.Cap
     print_sample_report(build_sample_report(settings, RecordDecoder(settings), records, _NOW), settings)
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["class_id", "2", "1", "class_id"] in rows
+
+
+@pytest.mark.parametrize("unit", ["group", "class_id"])
+def test_a_placeholder_is_no_id_of_a_unit(unit: str) -> None:
+    """Otherwise the pupils without a class would be one class of both variants."""
+    field = {"group": "group_id"}.get(unit, unit)
+    response = _decode(_settings(unit=unit), {**_EVENT, field: "NULL"})
+    assert (response.group_id, response.attributes) == (None, ())
+    response = _decode(_settings(unit=unit), {**_EVENT, field: "7b"})
+    assert (response.group_id, dict(response.attributes)) in (("7b", {}), (None, {"class_id": "7b"}))
+
+
+@pytest.mark.parametrize("session_id", [17, "", "x" * 300])
+def test_a_session_id_is_checked_only_if_sessions_are_counted(session_id: object) -> None:
+    """Producers may send any value that nothing needs."""
+    event = {**_EVENT, "session_id": session_id}
+    assert _decode(_settings(), event).session_id is None
+    with pytest.raises(InvalidEvent, match="session_id"):
+        _decode(_settings(metrics=["empty", "sessions_per_student"]), event)

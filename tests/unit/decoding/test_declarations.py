@@ -89,6 +89,26 @@ def test_metrics_grades_and_windows_are_copied_from_a_template() -> None:
     assert '# As in experiment "ranker \\"v2\\"":' in text
 
 
+def test_answer_metrics_of_a_template_are_copied_with_their_settings() -> None:
+    """Also directions, ranges, metrics of students and the zone of days; metrics of guardrails only are not."""
+    table = {
+        "name": "old",
+        "control": "a",
+        "variants": {"a": 0.5, "b": 0.5},
+        "metrics": ["share:bad", "latency_ms", "per_student:share:bad"],
+        "lower_is_better": ["share:bad"],
+        "ranges": {"latency_ms": [0, 5000], "score:csat": [1, 5]},
+        "silence": {"score:csat": 1},
+        "day": "Europe/Berlin",
+        "guardrails": [{"metric": "score:csat", "harmful_direction": "down", "margin": 0.1}],
+    }
+    (template,) = parse_settings({"experiments": [table]}, {}).experiments
+    experiment = _load(suggest_declaration(_undeclared("new", {"a": 1, "b": 1}), template))
+    assert experiment.metrics == template.metrics[:2]
+    assert experiment.student_metrics == ("per_student:share:bad",)
+    assert experiment.day_zone == "Europe/Berlin"
+
+
 def test_a_template_with_default_settings_adds_nothing() -> None:
     """Only differences from the defaults are written."""
     plain = suggest_declaration(_undeclared("new", {"a": 1, "b": 1}))

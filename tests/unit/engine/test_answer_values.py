@@ -13,6 +13,7 @@ from msgspec import structs
 
 from monitor.config import ExperimentSettings, MetricSpec
 from monitor.engine import IdHasher
+from monitor.engine.answer_values import AnswerValues
 from monitor.engine.grading import GradingRules
 from monitor.engine.response_row import (
     CAPPED_PREFIX,
@@ -80,7 +81,7 @@ def _values(experiment: ExperimentSettings, row: ResponseRow) -> dict[str, float
 
 def _values_of(experiment: ExperimentSettings, contribution: Contribution) -> dict[str, float | None]:
     return {
-        metric.name: None if value < 0 else value / FIXED_POINT_SCALE
+        metric.name: None if value < 0 else round(metric.stored_unit * value / FIXED_POINT_SCALE, 4)
         for metric, value in zip(experiment.metrics, contribution.metric_values, strict=True)
     }
 
@@ -358,3 +359,13 @@ class TestRatedResponses:
             contribution = GradingRules(experiment).evaluate(_row(reactions))
             assert contribution.is_rated == is_rated
             assert _values_of(experiment, contribution)["share:thumb_up"] == 1
+
+
+def test_millions_of_slow_responses_of_one_student_fit_64_bits() -> None:
+    """Latencies are stored in units of 1024 ms: ten million at the largest cap do not stop a worker."""
+    metric = MetricSpec("latency_ms", "latency_ms", most=600_000)
+    experiment = ExperimentSettings("tutor", "a", {"a": 0.5, "b": 0.5}, metrics=(metric,), primary="latency_ms")
+    row = ResponseRow(0, 256, latency_ms=700_000)
+    ((value,), capped) = AnswerValues(experiment).compute(row, [])
+    assert capped == ["latency_ms"]
+    assert value * 10_000_000 < 2**63

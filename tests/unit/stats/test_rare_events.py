@@ -343,3 +343,12 @@ def test_the_error_rate_with_rare_values_over_daily_looks_is_at_most_alpha(
             has_excluded_zero = has_excluded_zero or (comparison.decides and excludes_effect(comparison, 0.0))
         false_alarms += has_excluded_zero
     assert false_alarms <= 300 * ALPHA
+
+
+def test_a_shifted_scale_shifts_no_interval() -> None:
+    """Scores from 1 to 5 have the interval of the same scores minus 1, on the scale from 0 to 4."""
+    control, treatment = Estimate(60, 0.0, 0.0), Estimate(60, 0.2, 0.01)
+    shifted = [Estimate(arm.units, (arm.mean or 0.0) + 1, arm.variance) for arm in (control, treatment)]
+    plain = compare_variants(control, treatment, alpha=0.05, mde=0.1, max_value=4.0)
+    comparison = compare_variants(*shifted, alpha=0.05, mde=0.1, max_value=5.0, min_value=1.0)
+    assert (comparison.lower, comparison.upper) == pytest.approx((plain.lower, plain.upper))
