@@ -40,8 +40,11 @@ def sum_students(experiment: ExperimentSettings, groups: Sequence[StudentGroup],
     variant_records = {name: np.zeros(layout.unit_width, dtype=np.int64) for name in experiment.variants}
     cohorts: dict[str, dict[int, IntArray]] = {name: {} for name in experiment.variants}
     for group in groups:
-        total = round(group.metric_value * FIXED_POINT_SCALE) * group.rated_responses
-        sums = np.array([[group.responses, group.rated_responses, *[total] * metric_count, *[0] * metric_count]])
+        totals = [
+            round(group.metric_value / metric.stored_unit * FIXED_POINT_SCALE) * group.rated_responses
+            for metric in experiment.metrics
+        ]
+        sums = np.array([[group.responses, group.rated_responses, *totals, *[0] * metric_count]])
         variant_records[group.variant] += student_records(layout, sums)[0] * group.student_count
         variant_records[group.variant][UnitField.STUDENTS] += group.student_count
         empty_record = np.zeros(layout.cohort_width, dtype=np.int64)
