@@ -14,6 +14,7 @@ from monitor.config.metric_tables import (
     MAX_LATENCY_MS,
     STUDENT_FORMATS,
     check_student_metric,
+    current_metric_name,
     is_student_metric,
     parse_answer_metric,
 )
@@ -192,15 +193,11 @@ def _parse_guardrails(key: str, value: object, experiment: ExperimentSettings) -
         with problems.collect():
             guardrails.append(_parse_guardrail(f"{key}[{index}]", table, experiment))
         metric = table.get("metric")
-        if metric is not None and any(_same_metric(other.get("metric"), metric) for other in tables[:index]):
+        earlier_names = [current_metric_name(other.get("metric")) for other in tables[:index]]
+        if metric is not None and current_metric_name(metric) in earlier_names:
             problems.errors.append(ConfigError(f"{key}[{index}].metric", metric, "every metric once"))
     problems.raise_errors()
     return tuple(guardrails)
-
-
-def _same_metric(first: object, second: object) -> bool:
-    """Return whether two guardrails have the same metric, also by its older name."""
-    return str(first).replace("feedback:", "share:", 1) == str(second).replace("feedback:", "share:", 1)
 
 
 def _parse_guardrail(key: str, table: Mapping[str, Any], experiment: ExperimentSettings) -> GuardrailSettings:

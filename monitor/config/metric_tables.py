@@ -166,6 +166,16 @@ def parse_ranking_metrics(key: str, value: object) -> tuple[MetricSpec, ...]:
     return tuple(metrics)
 
 
+def current_metric_name(name: object) -> str:
+    """Return the name of a metric as text, `share:KIND` for its older name `feedback:KIND`.
+
+    >>> current_metric_name("feedback:escalated"), current_metric_name("dcg@5")
+    ('share:escalated', 'dcg@5')
+    """
+    text = str(name)
+    return SHARE_PREFIX + text.removeprefix(_OLD_SHARE_PREFIX) if text.startswith(_OLD_SHARE_PREFIX) else text
+
+
 def parse_answer_metric(key: str, name: str) -> MetricSpec | None:
     """Return the answer metric with a name, without its range; None if the name does not begin like one.
 
@@ -277,7 +287,7 @@ def _spelling_hint(name: object) -> str:
     if not isinstance(name, str):
         return ""
     if name.startswith(_OLD_SHARE_PREFIX):
-        return f"; did you mean {name.replace(_OLD_SHARE_PREFIX, SHARE_PREFIX, 1)}?"
+        return f"; did you mean {current_metric_name(name)}?"
     word, separator, parameter = name.partition("@" if "@" in name else ":")
     prefixes = (*_PARAMETER_PREFIXES, PER_STUDENT_PREFIX.rstrip(":"), SESSIONS_WITH_PREFIX.rstrip(":"))
     words = {"@": get_args(RankingMeasure), ":": prefixes, "": (*_EVENT_METRICS, *STUDENT_METRICS)}[separator]
@@ -299,7 +309,7 @@ def _guardrail_metrics(table: Mapping[str, Any]) -> Iterator[MetricSpec]:
 def _names_harmful_upwards(table: Mapping[str, Any]) -> set[str]:
     """Return the metrics whose guardrail says that a rise is harmful."""
     return {
-        str(guardrail.get("metric")).replace(_OLD_SHARE_PREFIX, SHARE_PREFIX, 1)
+        current_metric_name(guardrail.get("metric"))
         for guardrail in _guardrail_tables(table)
         if guardrail.get("harmful_direction", "up") == "up"
     }

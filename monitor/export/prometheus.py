@@ -225,7 +225,7 @@ _EXPERIMENT_METRICS: Final = (
         "gauge",
         _CATEGORY,
         "Review priority of the category, from 0 to 1: lower bound (95 %) of its share of bad responses in the last 10 "
-        "UTC days. Review the largest first.",
+        "days. Review the largest first.",
     ),
     ExportedMetric(
         "abmonitor_attention_bad_answers",

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -280,11 +280,16 @@ def square_bits(max_contribution: int) -> int:
     return FIXED_POINT_BITS - 2 * max(0, math.ceil(math.log2(max(max_contribution * _UNIT, 1.0))) - 7)
 
 
+StudentMeasure: TypeAlias = Literal[
+    "responses", "return_days", "total", "sessions", "session_responses", "session_share"
+]
+
+
 @dataclass(frozen=True, slots=True)
 class StudentMetric:
     """A metric that has one value for a student's exposure window: see `ExperimentSettings.student_metrics`."""
 
-    measure: Literal["responses", "return_days", "total", "sessions", "session_responses", "session_share"]
+    measure: StudentMeasure
     metric: int = -1
     """Of `total` and `session_share`: the number of the experiment's metric."""
 
@@ -301,9 +306,7 @@ class StudentMetric:
         return self.measure in ("sessions", "session_responses", "session_share")
 
 
-_STUDENT_MEASURES: Final[
-    dict[str, Literal["responses", "return_days", "total", "sessions", "session_responses", "session_share"]]
-] = {
+_STUDENT_MEASURES: Final[dict[str, StudentMeasure]] = {
     RESPONSES_METRIC: "responses",
     RETURN_DAYS_METRIC: "return_days",
     "per_student": "total",
