@@ -46,8 +46,8 @@ faults: $(VENV)/native.stamp ## every kind of fault on real parts; writes the ta
 
 lock: $(VENV)/dev.stamp ## pin the dependencies anew
 	$(LOCK) -o requirements/run.txt
-	$(LOCK) --extra fast --extra schemas -o requirements/fast.txt
-	$(LOCK) --extra fast --extra schemas --extra dev -o requirements/dev.txt
+	$(LOCK) --extra fast --extra notify --extra schemas -o requirements/fast.txt
+	$(LOCK) --extra fast --extra notify --extra schemas --extra dev -o requirements/dev.txt
 
 clean: ## forget what was set up
 	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from kafka import KafkaProducer
 
-from tests.servers.chromium import dom
+from tests.servers.browser import browser_page, serious_problems
 from tests.servers.kafka import KafkaBroker
 from tests.servers.prometheus import PrometheusServer, scraping
 from tests.servers.redis import RedisServer
@@ -34,6 +35,26 @@ def test_prometheus_answers() -> None:
 
 def test_chromium_renders(tmp_path: Path) -> None:
     """A page's script runs."""
-    page = tmp_path / "page.html"
-    page.write_text("<p id=p></p><script>document.getElementById('p').textContent = 6 * 7</script>")
-    assert "42" in dom(page.as_uri())
+    path = tmp_path / "page.html"
+    path.write_text("<p id=p></p><script>document.getElementById('p').textContent = 6 * 7</script>")
+    with browser_page() as page:
+        page.goto(path.as_uri())
+        assert page.inner_text("#p") == "42"
+
+
+def test_serious_problems_of_a_page_are_found(tmp_path: Path) -> None:
+    """A picture without a text for those who cannot see it."""
+    path = tmp_path / "page.html"
+    path.write_text("<html lang=en><title>A page</title><img src=data:,>")
+    with browser_page() as page:
+        page.goto(path.as_uri())
+        assert [problem.split(":")[0] for problem in serious_problems(page)] == ["image-alt"]
+
+
+def test_a_violation_of_the_content_security_policy_fails_the_test(tmp_path: Path) -> None:
+    """A policy that forbids inline scripts, and an inline script."""
+    path = tmp_path / "page.html"
+    policy = "<meta http-equiv=Content-Security-Policy content=\"script-src 'none'\">"
+    path.write_text(f"{policy}<script>document.title = 'changed'</script>")
+    with pytest.raises(AssertionError, match="Content Security Policy"), browser_page() as page:
+        page.goto(path.as_uri())

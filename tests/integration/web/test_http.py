@@ -13,7 +13,7 @@ import pytest
 import trustme
 
 from monitor.export import METRIC_CATALOGUE
-from tests.servers.chromium import dom, screenshot
+from tests.servers.browser import browser_page, overflow_px
 from tests.servers.process import free_port
 from tests.servers.prometheus import PrometheusServer, promtool, scraping
 from tests.support.command import eventually, get
@@ -164,7 +164,9 @@ class TestPage:
 
     def test_the_page_shows_variants_under_its_security_policy(self, port: int) -> None:
         """The policy forbids inline styles and scripts; the table is rendered."""
-        document = dom(f"http://127.0.0.1:{port}/")
+        with browser_page() as page:
+            page.goto(f"http://127.0.0.1:{port}/")
+            text = page.inner_text("main")
         for word in (
             "ranker-v2",
             "control",
@@ -173,13 +175,14 @@ class TestPage:
             "Share of rated responses",
             "Last days (24 h half-life)",
         ):
-            assert word in document
+            assert word in text
         policy = ask(port, "/").headers["Content-Security-Policy"]
         assert "unsafe" not in policy
 
     @pytest.mark.parametrize(("width", "height"), [(1400, 1000), (400, 1400)])
-    def test_the_page_renders_narrow_and_wide(self, port: int, width: int, height: int, tmp_path: Path) -> None:
-        """A screenshot comes out, and is more than an empty page."""
-        picture = tmp_path / "page.png"
-        screenshot(f"http://127.0.0.1:{port}/", picture, width, height)
-        assert picture.stat().st_size > 20_000
+    def test_the_page_renders_narrow_and_wide(self, port: int, width: int, height: int) -> None:
+        """A screenshot comes out, and is more than an empty page; nothing is wider than the window."""
+        with browser_page(width=width, height=height) as page:
+            page.goto(f"http://127.0.0.1:{port}/")
+            assert len(page.screenshot()) > 20_000
+            assert overflow_px(page) == 0

@@ -17,7 +17,7 @@ from monitor.events import Feedback, Response
 from monitor.export.report_data import read_report_data
 from monitor.state import SnapshotLog, StoreReader
 from monitor.web.experiment_report import render_experiment_report
-from tests.servers.chromium import dom, screenshot
+from tests.servers.browser import ColorScheme, browser_page
 from tests.servers.redis import RedisServer
 from tests.support.command import ab_monitor, write_config
 from tests.support.oracle import DAY_MS
@@ -284,15 +284,18 @@ class TestBrowser:
 
     def test_the_browser_draws_all_charts(self, page: Path) -> None:
         """Styles apply, and the document has six charts."""
-        assert dom(f"file://{page}").count('<svg class="plot"') == 6
+        with browser_page() as browser:
+            browser.goto(f"file://{page}")
+            assert browser.locator("svg.plot").count() == 6
 
     @pytest.mark.parametrize("width", [1000, 400])
-    def test_the_report_renders_light_and_dark(self, page: Path, tmp_path: Path, width: int) -> None:
+    def test_the_report_renders_light_and_dark(self, page: Path, width: int) -> None:
         """A screenshot comes out, and is more than an empty page; the reader's scheme is followed."""
         pictures = []
-        for name, extra in (("light", ()), ("dark", ("--blink-settings=preferredColorScheme=0",))):
-            picture = tmp_path / f"{name}.png"
-            screenshot(f"file://{page}", picture, width, 4000, *extra)
-            pictures.append(picture.read_bytes())
+        schemes: tuple[ColorScheme, ...] = "light", "dark"
+        for scheme in schemes:
+            with browser_page(width=width, height=4000, color_scheme=scheme) as browser:
+                browser.goto(f"file://{page}")
+                pictures.append(browser.screenshot())
             assert len(pictures[-1]) > 60_000
         assert pictures[0] != pictures[1]
