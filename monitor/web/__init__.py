@@ -4,6 +4,7 @@
 - `routes`, `pages`: the Starlette application, and the page at /
 - `experiment_report`, `experiment_charts`, `charts`: the report on an experiment
 - `evaluation_report`: the report on an offline evaluation
+- `access`, `reader`, `share_links`: who may read what
 - `templates/`, `static/`: Jinja templates, and the style and script of the page
 """
 
@@ -13,13 +14,18 @@ from monitor.web.evaluation_report import evaluation_csv, evaluation_tables, ren
 from monitor.web.experiment_report import render_experiment_report
 from monitor.web.routes import HTTP_PATHS, HttpEndpoints
 from monitor.web.server import HttpServer
+from monitor.web.share_links import DEFAULT_SHARE_DAYS, MAX_SHARE_DAYS, ShareLink, share_path
 
 __all__ = [
+    "DEFAULT_SHARE_DAYS",
     "HTTP_PATHS",
+    "MAX_SHARE_DAYS",
     "HttpEndpoints",
     "HttpServer",
+    "ShareLink",
     "evaluation_csv",
     "evaluation_tables",
     "render_evaluation_report",
     "render_experiment_report",
+    "share_path",
 ]

@@ -32,6 +32,7 @@ from monitor.export import (
     undeclared_rows,
 )
 from monitor.pipeline import ProblemKind
+from monitor.web.reader import reader_context
 
 _MAX_ATTENTION_ENTRIES: Final = 10
 _RUNBOOK_SECTIONS: Final[Mapping[ProblemKind, str]] = {
@@ -54,7 +55,7 @@ TEMPLATE_ENVIRONMENT: Final = Environment(
 )
 """Templates escape their values; an undefined value is an error."""
 TEMPLATE_ENVIRONMENT.filters |= {"share": format_percent, "thousands": format_count}
-PAGE_TEMPLATES: Final = Jinja2Templates(env=TEMPLATE_ENVIRONMENT)
+PAGE_TEMPLATES: Final = Jinja2Templates(env=TEMPLATE_ENVIRONMENT, context_processors=[reader_context])
 
 
 def load_template(name: str) -> Template:
