@@ -405,7 +405,7 @@ class TestVerdicts:
         out = io.StringIO()
         Console(file=out, width=80).print(render_verdicts(_analyzed_summary().experiments["ranker"], {"treatment": ()}))
         text = out.getvalue()
-        assert "treatment – Ship: dcg@5 improved by" in text
+        assert re.search(r"^treatment – Ship: \+\d+\.\d % \(\+\d+\.\d % to \+\d+\.\d %\)$", text, re.MULTILINE)
         words = " ".join(text.split()).replace("\u202f", "")
         assert "Reason: dcg@5 is better: the whole interval is above 0." in words
         assert re.search(r"percentage points; the allowed decrease is 5\.0+, so the guardrail holds\.", words)
