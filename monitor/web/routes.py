@@ -37,7 +37,7 @@ from monitor.analysis import ExperimentSummary, StoreSummary, VerdictHistory, hi
 from monitor.clock import Clock
 from monitor.config import DisplaySettings, ReloadResult, parse_instant_ms, similar_name
 from monitor.errors import DependencyUnavailable, UnusableStore, UsageError, escape_controls, escape_lines, setting_text
-from monitor.export import ExperimentsCollector, ServiceHealth
+from monitor.export import ExperimentsCollector, ServiceHealth, headlines_json
 from monitor.pipeline import ExperimentDeclarations
 from monitor.web.declaration_routes import MAX_DECLARATION_BYTES, DeclarationEndpoints
 from monitor.web.list_page import list_page
@@ -388,14 +388,15 @@ def experiment_json(
 ) -> dict[str, Any] | None:
     """Return the JSON object of an experiment or, for NAME/verdict, of the verdict; None for an unknown experiment.
 
-    Both have the history of the verdicts. If an experiment itself is named NAME/verdict, its object is returned.
+    Both have the headlines and the history of the verdicts. If an experiment itself is named NAME/verdict, its object
+    is returned.
     """
     name = path if path in summary.experiments else path.removesuffix(_VERDICT_SUFFIX)
     experiment = summary.experiments.get(name)
     if experiment is None:
         return None
     content = experiment.to_json() if name == path else summary.verdict_json(name)
-    return {**content, "history": history_json(read_history(experiment))}
+    return {**content, "headline": headlines_json(experiment), "history": history_json(read_history(experiment))}
 
 
 def unknown_experiment_text(path: str, names: Collection[str]) -> str:

@@ -496,6 +496,7 @@ class TestVerdicts:
             content = experiment_json(summary, path, lambda _experiment: history)
             assert content is not None
             assert [period["state"] for period in content["history"]["treatment"]] == ["ship", "continue", "ship"]
+            assert content["headline"]["treatment"]["title"] == "Ship"
 
     def test_a_verdict_names_failed_and_open_guardrails(self) -> None:
         """All, one, or none of several guardrails."""
