@@ -31,7 +31,7 @@ from monitor.config import PROXY_SECRET_HEADER, HttpSettings
 from monitor.errors import escape_controls
 from monitor.web.declaration_routes import MAX_DECLARATION_BYTES
 from monitor.web.pages import PAGE_TEMPLATES
-from monitor.web.reader import READER_STATE, Reader
+from monitor.web.reader import OPEN_READER, READER_STATE, Reader
 from monitor.web.runbook import STATIC_PAGE_POLICY
 from monitor.web.share_links import AS_OF_PARAMETER, SHARE_PARAMETER, check_share
 
@@ -137,7 +137,7 @@ def is_public(path: str) -> bool:
 def identify_reader(request: HTTPConnection, settings: HttpSettings, now_s: float) -> Reader | Refusal:
     """Return the reader of a request by the first credential that is valid: token, login at a proxy, share link."""
     if settings.is_open:
-        return Reader(can_see_all=True)
+        return OPEN_READER
     if settings.token is not None and has_token(request.headers, settings.token):
         return Reader(can_see_all=True, can_change=True)
     login: Reader | Refusal = Refusal(HTTPStatus.UNAUTHORIZED, "a bearer token is needed here")
@@ -217,7 +217,7 @@ def identify_link(path: str, query: QueryParams, secret: str | None, now_s: floa
     """Return a reader who may see the experiment of a share link, if the link is signed for the path and the `as_of`.
 
     `path` is decoded. `/experiments/a/report` may be the report of `a` or the page of `a/report`: the signature
-    decides which experiment the reader may see, and the endpoint compares it with the experiment that it shows.
+    decides which experiment the reader may see, and endpoints find no other one for this reader.
     """
     if secret is None:
         return Refusal(HTTPStatus.FORBIDDEN, "This service has no share links.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from starlette.requests import HTTPConnection
 
@@ -27,13 +27,12 @@ class Reader:
         return self.can_see_all or experiment == self.experiment
 
 
+OPEN_READER: Final = Reader(can_see_all=True)
+"""The reader of a service without a token and trusted proxies."""
+
+
 def request_reader(request: HTTPConnection) -> Reader:
     """Return the reader of a request; nobody, if `RequestRules` has not passed the request on."""
     reader = request.scope.get("state", {}).get(READER_STATE, Reader())
     assert isinstance(reader, Reader)
     return reader
-
-
-def reader_context(request: HTTPConnection) -> dict[str, Any]:
-    """Return the value `reader` of all templates of pages."""
-    return {"reader": request_reader(request)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import random
+import re
 import ssl
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
@@ -216,10 +217,20 @@ class TestShareLinks:
     def test_a_link_of_one_experiment_does_not_open_another_with_its_name_as_beginning(
         self, deployment: Deployment
     ) -> None:
-        """The address of the verdict of `ranker` is also one of `ranker/verdict`."""
-        query = deployment.share("ranker").partition("?")[2]
-        answer = deployment.ask(f"/api/experiments/ranker/verdict?{query}")
-        assert "ranker/verdict" not in answer.body.decode()
+        """The address of the verdict of `ranker` is that of the experiment `ranker/verdict` for other readers."""
+        path, query = "/api/experiments/ranker/verdict", deployment.share("ranker").partition("?")[2]
+        assert json.loads(deployment.ask(f"{path}?{query}").body)["experiment"] == "ranker"
+        assert "experiment" not in json.loads(deployment.ask(path, login()).body)
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_the_shared_page_has_no_links_to_other_pages(self, deployment: Deployment, name: str) -> None:
+        """But its style, which needs no login."""
+        page = deployment.ask(deployment.share(name), BROWSER)
+        assert page.status == 200
+        links = re.findall(r'href="([^"]*)"', page.body.decode())
+        assert "/static/page.css" in links
+        assert not [link for link in links if not link.startswith(("/static/", "#"))]
+        assert deployment.ask("/static/page.css", BROWSER).status == 200
 
     def test_the_time_of_a_link_is_fixed(self, deployment: Deployment) -> None:
         """Another time, or none, is refused."""
