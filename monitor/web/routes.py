@@ -45,6 +45,7 @@ from monitor.web.pages import ExperimentPage, Page, PageContent, page_header, pa
 from monitor.web.reader import request_reader
 from monitor.web.runbook import runbook_response
 from monitor.web.service_page import service_page
+from monitor.web.share_links import AS_OF_PARAMETER, page_share_path
 
 log = logging.getLogger(__name__)
 MAX_CONCURRENT_STORE_READS: Final = 16
@@ -131,7 +132,7 @@ class HttpEndpoints:
     def application(self, settings: HttpSettings) -> Starlette:
         """Return the application; the settings state who may read."""
         application = Starlette(
-            routes=self._routes(),
+            routes=self._routes(settings.share_secret),
             middleware=[Middleware(DefaultHeaders), Middleware(RequestRules, settings=settings, clock=self._clock)],
             exception_handlers={
                 HTTPException: self._http_error,
@@ -142,12 +143,16 @@ class HttpEndpoints:
         application.router.redirect_slashes = False
         return application
 
-    def _routes(self) -> list[BaseRoute]:
+    def _routes(self, share_secret: str | None) -> list[BaseRoute]:
         """Return the routes. Starlette runs plain functions in threads, so such endpoints may block."""
         store_access = [Middleware(ConcurrencyLimit, slots=asyncio.Semaphore(MAX_CONCURRENT_STORE_READS))]
         return [
             *(Route(path, partial(self._page, page), middleware=store_access) for path, page in self._pages.items()),
-            Route(f"{_EXPERIMENT_PAGES}{{path:path}}", self._experiment_page, middleware=store_access),
+            Route(
+                f"{_EXPERIMENT_PAGES}{{path:path}}",
+                partial(self._experiment_page, share_secret),
+                middleware=store_access,
+            ),
             Route("/metrics", partial(_metrics_response, self._process_registry)),
             Route(
                 "/metrics/experiments", partial(_metrics_response, self._experiments_collector), middleware=store_access
@@ -178,16 +183,24 @@ class HttpEndpoints:
     def _service_page(self, _query: Mapping[str, str]) -> PageContent:
         return service_page(self._read_summary(None), self._read_health())
 
-    def _experiment_page(self, request: Request) -> Response:
-        """Return a page about an experiment. If an experiment is named like the path of another page, it is meant."""
+    def _experiment_page(self, share_secret: str | None, request: Request) -> Response:
+        """Return a page about an experiment. If an experiment is named like the path of another page, it is meant.
+
+        With a secret, readers who may see all experiments get a share link.
+        """
         path = request.path_params["path"]
+        reader = request_reader(request)
 
         def page(query: Mapping[str, str]) -> PageContent:
-            names = list(filter(request_reader(request).can_see, self._experiment_names()))
+            names = list(filter(reader.can_see, self._experiment_names()))
             for suffix in sorted(self._experiment_pages, key=len):
                 name = path[: len(path) - len(suffix)]
                 if path.endswith(suffix) and name in names:
-                    return self._experiment_pages[suffix](name, query)
+                    content = self._experiment_pages[suffix](name, query)
+                    if share_secret is None or not reader.can_see_all:
+                        return content
+                    link = page_share_path(share_secret, name, query.get(AS_OF_PARAMETER, ""), self._clock() / 1000)
+                    return replace(content, values={**content.values, "share_path": link})
             text = unknown_experiment_text(path, names)
             return problem_page("No such experiment", f"{text[0].upper()}{text[1:]}.", 404)
 

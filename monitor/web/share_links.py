@@ -18,6 +18,7 @@ SHARE_PARAMETER: Final = "share"
 AS_OF_PARAMETER: Final = "as_of"
 DEFAULT_SHARE_DAYS: Final = 7
 MAX_SHARE_DAYS: Final = 365
+_DAY_S: Final = 86_400
 _VERSION: Final = "v1"
 _SHARE: Final = re.compile(rf"{_VERSION}\.(0|[1-9][0-9]{{0,11}})\.([A-Za-z0-9_-]{{43}})")
 
@@ -44,6 +45,15 @@ def share_path(secret: str, link: ShareLink) -> str:
     query = {AS_OF_PARAMETER: link.as_of} if link.as_of else {}
     query[SHARE_PARAMETER] = f"{_VERSION}.{link.expires_at_s}.{_signature(secret, link)}"
     return f"/experiments/{quote(link.experiment, safe='')}?{urlencode(query)}"
+
+
+def page_share_path(secret: str, experiment: str, as_of: str, now_s: float) -> str:
+    """Return path and query of a link that is valid for seven to eight days: until the end of a UTC day.
+
+    So the link on a page is the same for a whole day.
+    """
+    expires_at_s = (int(now_s) // _DAY_S + DEFAULT_SHARE_DAYS + 1) * _DAY_S
+    return share_path(secret, ShareLink(experiment, expires_at_s, as_of))
 
 
 def check_share(secret: str, share: str, experiment: str, as_of: str, now_s: float) -> LinkState:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import http.client
 import json
 import random
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 import trustme
 
+from tests.servers.browser import ColorScheme, browser_page, overflow_px, serious_problems
 from tests.servers.kafka import KafkaBroker
 from tests.servers.nginx import PASSWORD, PROXY_SECRET, USER, Nginx
 from tests.servers.process import free_port
@@ -232,13 +234,26 @@ class TestShareLinks:
         assert not [link for link in links if not link.startswith(("/static/", "#"))]
         assert deployment.ask("/static/page.css", BROWSER).status == 200
 
+    def test_a_signed_in_user_finds_a_link_on_the_page_of_an_experiment(self, deployment: Deployment) -> None:
+        """It opens the page, with the same time, without a login; its reader finds no link to pass on."""
+        name, time = "search%2F%C3%A9%201", "?as_of=2026-11-24T12:00Z"
+        for query in ("", time):
+            page = deployment.ask(f"/experiments/{name}{query}", login()).body.decode()
+            address = html.unescape(re.findall(r'<a class="share" href="([^"]+)"', page)[0])
+            assert ("as_of=2026-11-24T12%3A00Z" in address) == bool(query)
+            shared_page = deployment.ask(address, BROWSER)
+            assert shared_page.status == 200
+            assert b'class="share"' not in shared_page.body
+            assert deployment.ask(f"/experiments/ranker?{address.partition('?')[2]}", BROWSER).status == 403
+        assert 'class="share"' not in deployment.ask("/", login()).body.decode()
+
     def test_the_time_of_a_link_is_fixed(self, deployment: Deployment) -> None:
         """Another time, or none, is refused."""
         path, _, query = deployment.share("ranker", "--as-of", "2026-11-24T13:00:00+01:00").partition("?")
         assert query.startswith("as_of=2026-11-24T12%3A00%3A00Z&share=v1.")
         address = f"/api{path}/verdict?{query}"
         answer = deployment.ask(address)
-        assert (answer.status, json.loads(answer.body)["as_of"][:16]) == (200, "2026-11-24T12:00")
+        assert (answer.status, json.loads(answer.body)["experiment"]) == (200, "ranker")
         assert deployment.ask(address.replace("T12", "T13")).status == 403
         assert deployment.ask(address.partition("?")[0] + "?share" + address.partition("&share")[2]).status == 403
 
@@ -249,6 +264,40 @@ class TestShareLinks:
         logs = eventually("the request is logged", lambda: path in deployment.proxy.logs and deployment.proxy.logs)
         for text in ("share=", query[-43:], PASSWORD, TOKEN, PROXY_SECRET):
             assert text not in logs
+
+
+class TestBrowser:
+    """Pages in a browser, past the proxy: browsers allow a clipboard on addresses of their own machine."""
+
+    def test_a_copied_link_opens_the_page_without_a_login(self, deployment: Deployment) -> None:
+        """The shared page has its style and runs its script, and names no other page."""
+        url = f"http://127.0.0.1:{deployment.port}"
+        with browser_page(headers={"Authorization": f"Bearer {TOKEN}"}) as page:
+            page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+            page.goto(f"{url}/experiments/ranker")
+            page.click("a.share")
+            page.wait_for_selector("text=Link copied")
+            copied = page.evaluate("navigator.clipboard.readText()")
+        assert copied.startswith(f"{url}/experiments/ranker?share=v1.")
+        with browser_page(width=360) as page:
+            page.goto(copied)
+            assert page.inner_text("header .state") == "shared page"
+            assert page.locator("nav a, footer a").count() == 0
+            assert page.evaluate("getComputedStyle(document.querySelector('.brand')).fontWeight") == "650"
+            assert overflow_px(page) == 0
+            assert serious_problems(page) == []
+
+    @pytest.mark.parametrize("color_scheme", ["light", "dark"])
+    def test_a_refused_link_gets_a_readable_page(self, deployment: Deployment, color_scheme: ColorScheme) -> None:
+        """With the reason and what to do."""
+        address = deployment.share("ranker").replace("/ranker?", "/ranker2?")
+        with browser_page(width=360, color_scheme=color_scheme) as page:
+            # Chromium reports the status 403 as an error of the page.
+            page.route("**/experiments/**", lambda route: route.fulfill(response=route.fetch(), status=200))
+            page.goto(f"http://127.0.0.1:{deployment.port}{address}")
+            assert "Ask the person who sent the link for a new one." in page.inner_text("main")
+            assert overflow_px(page) == 0
+            assert serious_problems(page) == []
 
 
 class TestShareCommand:

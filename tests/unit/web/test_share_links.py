@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.web.share_links import ShareLink, check_share, share_path
+from monitor.web.share_links import ShareLink, check_share, page_share_path, share_path
 
 SECRET = "0123456789abcdef0123456789abcdef"
 END_S = 1_800_000_000
@@ -80,6 +80,16 @@ def test_no_other_last_character_is_the_same_signature() -> None:
     others = [SHARE[:-1] + last for last in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"]
     valid = [share for share in others if check_share(SECRET, share, "ranker", LINK.as_of, 0) == "valid"]
     assert valid == [SHARE]
+
+
+def test_the_link_on_a_page_is_the_same_for_a_day_and_valid_for_a_week() -> None:
+    """From midnight to midnight in UTC."""
+    midnight_s = END_S // 86_400 * 86_400
+    first, last = (page_share_path(SECRET, "a", "", midnight_s + s) for s in (0, 86_399.9))
+    assert first == last != page_share_path(SECRET, "a", "", midnight_s + 86_400)
+    (share,) = parse_qs(urlsplit(last).query)["share"]
+    assert check_share(SECRET, share, "a", "", midnight_s + 8 * 86_400 - 1) == "valid"
+    assert check_share(SECRET, share, "a", "", midnight_s + 8 * 86_400) == "expired"
 
 
 @given(*[st.tuples(st.text(), st.integers(0, 10**11), st.text())] * 2)
