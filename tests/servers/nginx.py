@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from urllib.parse import quote
 
 import trustme
 
 from tests.servers.process import Process, answers, free_port, need
 
-EXAMPLE = Path(__file__).parents[2] / "deploy/proxy/nginx.conf"
+_EXAMPLE = Path(__file__).parents[2] / "deploy/proxy/nginx.conf"
 USER, PASSWORD = "ann", "hunter2"
 PROXY_SECRET = "a-secret-of-the-proxy"
 _MAIN = """
@@ -29,6 +33,58 @@ http {
 """
 
 
+def example_with_oauth2_proxy(port: int) -> str:
+    """Return the example as changed by its last comment: for logins at an oauth2-proxy on a port of this machine."""
+    text, instructions = _EXAMPLE.read_text().split("# With oauth2-proxy (")
+    blocks = re.findall(r"(?:^#   +\S.*\n)+", instructions, re.MULTILINE)
+    access, locations = (block.replace("#", "").replace("127.0.0.1:4180", f"127.0.0.1:{port}") for block in blocks)
+    for pattern, lines in (
+        (r"map \$ab_monitor_realm \$ab_monitor_user \{[^}]*\}\n", ""),
+        (r" *auth_basic .*\n *auth_basic_user_file .*\n", access),
+        (r"(?m)(?=^ *location / \{)", locations),
+    ):
+        text, count = re.subn(pattern, lines, text)
+        assert count == 1, pattern
+    return text
+
+
+class SignInServer:
+    """What nginx sees of an oauth2-proxy: /oauth2/auth knows the user of a cookie, /oauth2/sign_in sends elsewhere."""
+
+    COOKIE = "_oauth2_proxy=of-ann"
+    USER = "ann@example.org"
+
+    def __init__(self) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if self.path == "/oauth2/auth" and self.headers["Cookie"] == SignInServer.COOKIE:
+                    self.send_response(202)
+                    self.send_header("X-Auth-Request-Email", SignInServer.USER)
+                elif self.path == "/oauth2/auth":
+                    self.send_response(401)
+                else:
+                    self.send_response(302)
+                    target = quote(self.headers["X-Auth-Request-Redirect"], safe="")
+                    self.send_header("Location", f"https://login.example.org/?rd={target}")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                """Stay silent."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self._server.server_port
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
 class Nginx:
     """The proxy in front of the service on a port of this machine; `source` is the address of its connections."""
 
@@ -43,7 +99,7 @@ class Nginx:
         certificate.private_key_pem.write_to_path(str(files / "key.pem"))
         (files / "users").write_text(f"{USER}:{{PLAIN}}{PASSWORD}\n")
         (files / "secret.conf").write_text(f'set $ab_monitor_secret "{PROXY_SECRET}";\n')
-        text = example or EXAMPLE.read_text()
+        text = example or _EXAMPLE.read_text()
         for old, new in (
             ("listen 443 ssl", f"listen 127.0.0.1:{self.port} ssl"),
             ("listen 80", f"listen 127.0.0.1:{self.plain_port}"),

@@ -18,7 +18,7 @@ import trustme
 
 from tests.servers.browser import ColorScheme, browser_page, overflow_px, serious_problems
 from tests.servers.kafka import KafkaBroker
-from tests.servers.nginx import PASSWORD, PROXY_SECRET, USER, Nginx
+from tests.servers.nginx import PASSWORD, PROXY_SECRET, USER, Nginx, SignInServer, example_with_oauth2_proxy
 from tests.servers.process import free_port
 from tests.servers.prometheus import PrometheusServer
 from tests.servers.redis import RedisServer
@@ -104,6 +104,15 @@ def deployment(
     log = (directory / "log").read_text()
     for text in (USER, PASSWORD, TOKEN, PROXY_SECRET, SHARE_SECRET, "v1."):
         assert text not in log, "the log of the service names a user or a secret"
+
+
+@pytest.fixture(scope="module")
+def behind_login(deployment: Deployment) -> Iterator[Deployment]:
+    """Yield the service behind a second proxy, with the variant of the example."""
+    with SignInServer() as sign_in:
+        example = example_with_oauth2_proxy(sign_in.port)
+        with Nginx(deployment.port, deployment.authority, PROXY_ADDRESS, example) as proxy:
+            yield deployment._replace(proxy=proxy)
 
 
 class TestUsers:
@@ -193,6 +202,43 @@ class TestPrograms:
         """The proxy lets it pass."""
         answer = deployment.ask("/metrics", {"Authorization": "Bearer wrong"})
         assert (answer.status, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
+
+
+class TestSignInServer:
+    """The variant of the example's last comment, with a server that answers like oauth2-proxy."""
+
+    def test_a_user_with_a_session_sees_the_page_with_the_own_name(self, behind_login: Deployment) -> None:
+        """Whatever the client says of itself."""
+        headers = {"Cookie": SignInServer.COOKIE, "X-Forwarded-User": "mallory", "X-Auth-Request-Email": "mallory"}
+        page = behind_login.ask("/", headers)
+        assert page.status == 200
+        assert f"signed in as {SignInServer.USER}" in page.body.decode()
+        assert b"mallory" not in page.body
+
+    @pytest.mark.parametrize("cookie", [{}, {"Cookie": "_oauth2_proxy=wrong"}])
+    def test_everybody_else_is_sent_to_the_login_and_back(
+        self, behind_login: Deployment, cookie: dict[str, str]
+    ) -> None:
+        """To the address that the user has asked for."""
+        answer = behind_login.ask(
+            "/experiments/search%2F1?as_of=x", {**cookie, **login(), "X-Auth-Request-Email": USER}
+        )
+        assert answer.status == 302
+        expected = "https://login.example.org/?rd=%2Fexperiments%2Fsearch%252F1%3Fas_of%3Dx"
+        assert answer.headers["Location"] == expected
+
+    def test_links_and_tokens_need_no_session_and_make_no_user(self, behind_login: Deployment) -> None:
+        """The service checks them; a session does not count on such requests."""
+        assert behind_login.ask(behind_login.share("ranker")).status == 200
+        assert behind_login.ask("/metrics", {"Authorization": f"Bearer {TOKEN}"}).status == 200
+        for path, headers in (("/?share=x", {}), ("/", {"Authorization": "Bearer wrong"})):
+            answer = behind_login.ask(path, {"Cookie": SignInServer.COOKIE, "X-Auth-Request-Email": USER, **headers})
+            assert answer.status == (403 if "share" in path else 401)
+            assert b"signed in" not in answer.body
+
+    def test_the_address_of_the_check_is_internal(self, behind_login: Deployment) -> None:
+        """A client cannot ask it."""
+        assert behind_login.ask("/login", {"Cookie": SignInServer.COOKIE}).status == 404
 
 
 class TestShareLinks:

@@ -92,6 +92,22 @@ def test_the_link_on_a_page_is_the_same_for_a_day_and_valid_for_a_week() -> None
     assert check_share(SECRET, share, "a", "", midnight_s + 8 * 86_400) == "expired"
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (ShareLink("a1", END_S), ShareLink("a", int(f"1{END_S}"))),
+        (ShareLink("a", END_S, "1"), ShareLink("a", int(f"{END_S}1"))),
+        (ShareLink('a", 1', END_S), ShareLink("a", END_S)),
+        (ShareLink("a\\", END_S), ShareLink("a\\\\", END_S)),
+        (ShareLink("é", END_S), ShareLink("e\u0301", END_S)),
+        (ShareLink("\\u00e9", END_S), ShareLink("é", END_S)),
+    ],
+)
+def test_links_whose_texts_run_together_have_different_signatures(first: ShareLink, second: ShareLink) -> None:
+    """Digits of a name are not those of the end."""
+    assert _share(first).rpartition(".")[2] != _share(second).rpartition(".")[2]
+
+
 @given(*[st.tuples(st.text(), st.integers(0, 10**11), st.text())] * 2)
 def test_different_links_have_different_signatures(first: tuple[str, int, str], second: tuple[str, int, str]) -> None:
     """Whatever the names and times contain."""
