@@ -149,6 +149,16 @@ class VerdictEvidence(msgspec.Struct, frozen=True):
         """The field with the id of the unit."""
         return UNIT_FIELDS.get(self.unit, self.unit)
 
+    @property
+    def control_label(self) -> str:
+        """The label of the control for readers."""
+        return self.texts.variant_label(self.control)
+
+    @property
+    def treatment_label(self) -> str:
+        """The label of the treatment for readers."""
+        return self.texts.variant_label(self.treatment)
+
     control: str
     """The name of the control variant."""
     treatment: str
