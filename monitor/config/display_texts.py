@@ -53,6 +53,10 @@ class DisplayTexts:
         """Return the label of a kind of feedback for readers: its name without a configured label."""
         return _find_text(self.kinds, name).label or name
 
+    def metric_title(self, name: str) -> str:
+        """Return the label of a metric for headings and tables: its name without a configured label."""
+        return _find_text(self.metrics, name).label or name
+
     def metric_text(self, name: str) -> DisplayText:
         """Return the configured texts of a metric; all are empty without a configuration."""
         return _find_text(self.metrics, name)
