@@ -388,7 +388,8 @@ def experiment_json(
 ) -> dict[str, Any] | None:
     """Return the JSON object of an experiment or, for NAME/verdict, of the verdict; None for an unknown experiment.
 
-    Both have the headlines and the history of the verdicts. If an experiment itself is named NAME/verdict, its object is returned.
+    Both have the headlines and the history of the verdicts. If an experiment itself is named NAME/verdict, its object
+    is returned.
     """
     name = path if path in summary.experiments else path.removesuffix(_VERDICT_SUFFIX)
     experiment = summary.experiments.get(name)
