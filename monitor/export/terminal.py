@@ -15,7 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from monitor.analysis import ExperimentSummary, StoreSummary, SubgroupEffects, VerdictHistory
+from monitor.config import DisplayTexts
 from monitor.errors import escape_controls, escape_lines
+from monitor.export.headline import Headline, describe_headlines
 from monitor.export.health import ServiceHealth, arrival_rows, health_facts
 from monitor.export.presentation import (
     ABSENT_TEXT,
@@ -24,13 +26,10 @@ from monitor.export.presentation import (
     describe_as_of,
     describe_changes,
     describe_closing,
-    describe_decisions,
     describe_effect,
     describe_first_decision,
     describe_history,
-    describe_time_to_decide,
     describe_unmatched_feedback,
-    describe_verdict,
     experiment_footnotes,
     experiment_table_rows,
     format_count,
@@ -140,10 +139,8 @@ def render_summary(
     is_single = len(summary.experiments) == 1
     for experiment in summary.experiments.values() if is_single else summary.running_experiments:
         parts.append(Text(experiment.name, style="bold"))
-        parts += [
-            Text(f"{decision.treatment} – {decision.sentence}", style="bold")
-            for decision in describe_decisions(experiment)
-        ]
+        for headline in describe_headlines(experiment):
+            parts += _headline_lines(headline)
         parts += [Text(sentence, style="yellow") for sentence in describe_changes(experiment)]
         parts.append(_experiment_layouts(experiment, now_ms))
         parts += [Text(footnote, style="dim") for footnote in experiment_footnotes(experiment, now_ms)]
@@ -154,8 +151,21 @@ def render_summary(
 
 def _archived_line(experiment: ExperimentSummary) -> Text:
     """Return the line of an archived experiment: its name, its verdicts and the time of archiving."""
-    states = [f"{decision.treatment} – {decision.sentence}" for decision in describe_decisions(experiment)]
+    states = [f"{_headline_title(headline)}." for headline in describe_headlines(experiment)]
     return Text(" ".join([f"{experiment.name}:", *states, describe_archiving(experiment) or ""]), style="dim")
+
+
+def _headline_title(headline: Headline) -> str:
+    """Return the treatment with its state and the judged effect."""
+    effect = "" if headline.effect is None else f": {headline.effect}"
+    return f"{headline.label} – {headline.title}{effect}"
+
+
+def _headline_lines(headline: Headline) -> Iterator[Text]:
+    """Yield the title, and the lines on what is known, what blocks shipping, and what comes next."""
+    yield Text(_headline_title(headline), style="bold")
+    lines = ("Known", headline.known), ("Blocking", headline.blocking), ("Next", headline.next_step)
+    yield from (Text(f"  {label}: {text}") for label, text in lines if text is not None)
 
 
 def _undeclared_parts(summary: StoreSummary) -> list[RenderableType]:
@@ -216,7 +226,8 @@ def _experiment_table(
     variants = [name for name, _ in experiment.variants_control_first()]
     for name in displayed_variants:
         is_control = name == experiment.control
-        title = f"{name} (control)" if is_control and name != "control" else name
+        label = experiment.texts.variant_label(name)
+        title = f"{label} (control)" if is_control and label != "control" else label
         table.add_column(Text(title, style="dim" if is_control else "bold"), justify="right", no_wrap=True)
         if name in detailed_variants:
             table.add_column("", style="dim", no_wrap=True)
@@ -246,50 +257,55 @@ def render_verdicts(experiment: ExperimentSummary, verdict_history: VerdictHisto
     parts: list[RenderableType] = [Text(f"{experiment.name}, {_format_as_of(analysis.as_of_ms)}", style="dim")]
     sentences = (describe_archiving(experiment), describe_closing(experiment))
     parts += [Text(sentence, style="dim") for sentence in sentences if sentence is not None]
+    headlines = {headline.treatment: headline for headline in describe_headlines(experiment)}
     for name, verdict in analysis.verdicts.items():
         if name in verdict_history:
-            parts.append(Text(describe_verdict(name, verdict, is_over=experiment.is_closed_by_clock), style="bold"))
-            parts += [Text(f"  {line}") for line in _verdict_lines(experiment, name, verdict)]
+            parts += _headline_lines(headlines[name])
+            parts += [Text(f"  {line}") for line in _verdict_lines(experiment, name, verdict, headlines[name].blocking)]
             periods = verdict_history[name]
             sentences = (describe_history(periods, verdict.state), describe_first_decision(periods, verdict))
             parts += [Text(f"  {sentence}") for sentence in sentences if sentence is not None]
-            parts.append(_comparison_table(experiment.control, name, analysis.comparisons[name]))
-            parts += [
-                Text(f"  {line}") for line in _subgroup_lines(experiment.primary, analysis.subgroup_effects[name])
-            ]
+            parts.append(_comparison_table(experiment, name, analysis.comparisons[name]))
+            parts += [Text(f"  {line}") for line in _subgroup_lines(experiment, analysis.subgroup_effects[name])]
     return Group(*parts, Text(_LEGEND, style="dim"))
 
 
 def _comparison_table(
-    control: str, treatment: str, comparisons: Mapping[str, Mapping[Estimand, VariantComparison]]
+    experiment: ExperimentSummary, treatment: str, comparisons: Mapping[str, Mapping[Estimand, VariantComparison]]
 ) -> RenderableType:
-    table = simple_table("", control, treatment, "effect", "interval", "students", no_wrap=True)
+    texts = experiment.texts
+    variants = [texts.variant_label(name) for name in (experiment.control, treatment)]
+    table = simple_table("", *variants, "effect", "interval", "students", no_wrap=True)
     for name, by_estimand in comparisons.items():
         table.add_section()
         for estimand, comparison in by_estimand.items():
             arms = comparison.control, comparison.treatment
             table.add_row(
-                Text(f"{name}  {_ESTIMANDS[estimand]}"),
-                *[format_optional_mean(name, arm.mean) for arm in arms],
-                format_optional_difference(name, comparison.difference.effect),
-                _format_interval(name, comparison),
+                Text(f"{texts.metric_title(name)}  {_ESTIMANDS[estimand]}"),
+                *[Text(format_optional_mean(name, arm.mean, texts)) for arm in arms],
+                Text(format_optional_difference(name, comparison.difference.effect, texts)),
+                Text(_format_interval(name, comparison, texts)),
                 " + ".join(format_count(arm.units) for arm in arms),
                 style="" if estimand == "closed" else "dim",
             )
     return table
 
 
-def _verdict_lines(experiment: ExperimentSummary, treatment: str, verdict: Verdict) -> Iterator[str]:
-    """Yield lines on the effect, reasons, notes, guardrails, sample ratio, crossovers, time, and the state's name."""
+def _verdict_lines(
+    experiment: ExperimentSummary, treatment: str, verdict: Verdict, blocking: str | None
+) -> Iterator[str]:
+    """Yield lines on the effect, reasons, notes, guardrails, sample ratio, crossovers, and the state's name.
+
+    Reasons in `blocking` are left out, because the headline contains them.
+    """
     effect = describe_effect(experiment.control, treatment, verdict)
-    time_to_decide = None if experiment.is_closed_by_clock else describe_time_to_decide(verdict)
     if effect is not None:
         yield effect
     sentences = [reason.text for reason in verdict.reasons]
-    yield from (f"Reason: {sentence}" for sentence in sentences)
+    yield from (f"Reason: {sentence}" for sentence in sentences if sentence not in (blocking or ""))
     notes = [note.text for note in verdict.notes]
     yield from (f"{'Warning' if note.is_warning else 'Note'}: {note.text}" for note in verdict.notes)
-    guardrails = [describe_guardrail(result) for result in verdict.guardrails]
+    guardrails = [describe_guardrail(result, experiment.texts) for result in verdict.guardrails]
     yield from (f"Guardrail: {sentence}" for sentence in guardrails if sentence not in {*sentences, *notes})
     ratio, evidence = verdict.sample_ratio, verdict.evidence
     max_deviation = max((phase.deviation for phase in ratio.phases), default=0.0)
@@ -303,8 +319,6 @@ def _verdict_lines(experiment: ExperimentSummary, treatment: str, verdict: Verdi
         f"Students with more than one variant: {format_count(evidence.crossovers)} of "
         f"{format_count(evidence.students)}; they are not compared."
     )
-    if time_to_decide is not None:
-        yield time_to_decide
     yield f"State in JSON and metrics: {verdict.state}"
 
 
@@ -312,8 +326,9 @@ def _format_as_of(at_ms: int) -> str:
     return f"as of {format_time(at_ms)}" if at_ms else "before the first event"
 
 
-def _subgroup_lines(metric: str, effects: SubgroupEffects) -> Iterator[str]:
+def _subgroup_lines(experiment: ExperimentSummary, effects: SubgroupEffects) -> Iterator[str]:
     """Yield a line with each shown effect within a subgroup, and a line with the names of the other subgroups."""
+    metric, texts = experiment.primary, experiment.texts
     for title, segments in (
         ("First question in category", effects.segments),
         ("Days since the first response:", effects.exposure_ages),
@@ -322,8 +337,8 @@ def _subgroup_lines(metric: str, effects: SubgroupEffects) -> Iterator[str]:
         for segment in segments:
             comparison = segment.comparison
             if segment.discovered:
-                effect = format_optional_difference(metric, comparison.difference.effect)
-                bounds = _format_interval(metric, comparison)
+                effect = format_optional_difference(metric, comparison.difference.effect, texts)
+                bounds = _format_interval(metric, comparison, texts)
                 yield f"{title} {segment.name}: effect {effect}, interval {bounds}; difference shown"
             elif comparison.lower is not None:
                 other_names.append(segment.name)
@@ -331,9 +346,9 @@ def _subgroup_lines(metric: str, effects: SubgroupEffects) -> Iterator[str]:
             yield f"{title} {', '.join(other_names)}: no difference shown, given the number of groups"
 
 
-def _format_interval(metric: str, comparison: VariantComparison) -> str:
+def _format_interval(metric: str, comparison: VariantComparison, texts: DisplayTexts) -> str:
     """Return the bounds of a comparison with the metric's unit; a dash without bounds."""
     if comparison.lower is None or comparison.upper is None:
         return ABSENT_TEXT
-    lower, upper = (format_optional_difference(metric, bound) for bound in (comparison.lower, comparison.upper))
+    lower, upper = (format_optional_difference(metric, bound, texts) for bound in (comparison.lower, comparison.upper))
     return f"{lower.partition(' ')[0]} to {upper}"

@@ -248,12 +248,17 @@ class StoreReader:
                 analysis=self._analyzers[experiment.name].analyze(students, analyzed_ms),
                 metric_specs=experiment.metrics,
                 starts_at_ms=experiment.starts_at_ms,
+                ends_at_ms=experiment.ends_at_ms,
                 intended_shares=experiment.intended_shares(analyzed_ms),
                 categories_for_review=categories_for_review.get(experiment.name),
                 newest_event_ms=counts.newest_ms,
                 data_quality=students.data_quality,
                 history=students.history,
                 unit_id_name="user id" if experiment.unit == "user" else experiment.unit_field,
+                owner=experiment.owner,
+                hypothesis=experiment.hypothesis,
+                link=experiment.link,
+                texts=experiment.texts,
             )
         configured = frozenset[str]().union(*(experiment.feedback_kinds for experiment in self._settings.experiments))
         unmatched = dict.fromkeys(configured, 0) | _limit_kinds(counts.unmatched, configured)
