@@ -39,6 +39,7 @@ from monitor.config.declared_set import (
 )
 from monitor.config.definitions import aggregate_definitions, definition_differences, describe_duration
 from monitor.config.digest import config_digest, experiments_digest, mapping_digest
+from monitor.config.display_texts import NO_TEXTS, DisplayText, DisplayTexts
 from monitor.config.exclusion import exclusion_warnings
 from monitor.config.experiment_tables import MAX_GAIN, MAX_NAME_LENGTH, experiment_warnings, is_name
 from monitor.config.http_access import PROXY_SECRET_HEADER
@@ -109,6 +110,7 @@ __all__ = [
     "MAX_GAIN",
     "MAX_NAME_LENGTH",
     "NO_CATEGORY",
+    "NO_TEXTS",
     "OTHER_CATEGORY",
     "PER_STUDENT_PREFIX",
     "PROXY_SECRET_HEADER",
@@ -131,6 +133,8 @@ __all__ = [
     "Definition",
     "DiscoverSettings",
     "DisplaySettings",
+    "DisplayText",
+    "DisplayTexts",
     "DriftSettings",
     "EnvelopeMode",
     "EventType",
