@@ -93,7 +93,7 @@ def _parse_secret(key: str, value: object, min_length: int) -> str:
 
 
 def find_access_contradictions(http: HttpSettings) -> Iterator[Contradiction]:
-    """Yield half of a single sign-on, and secrets without effect; no value is a secret."""
+    """Yield half of a single sign-on, and a proxy's secret without effect; no value is a secret."""
     if http.trusted_proxies and http.user_header is None:
         expected = "the header in which http.trusted_proxies name the user"
         yield ("user_header", "trusted_proxies"), None, expected
@@ -102,6 +102,3 @@ def find_access_contradictions(http: HttpSettings) -> Iterator[Contradiction]:
         yield ("user_header", "trusted_proxies"), http.user_header, expected
     if http.proxy_secret is not None and not http.trusted_proxies:
         yield ("proxy_secret", "trusted_proxies"), "…", "no value without http.trusted_proxies"
-    if http.share_secret is not None and http.is_open:
-        expected = "no value without http.token or http.trusted_proxies, because everybody may read everything"
-        yield ("share_secret", "token", "trusted_proxies"), "…", expected

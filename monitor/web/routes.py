@@ -260,9 +260,9 @@ class HttpEndpoints:
             except KeyError:
                 pass
         summary = self._read_summary(_as_of_ms(request))
-        reader = request_reader(request)
-        visible = {name: each for name, each in summary.experiments.items() if reader.can_see(name)}
-        summary = replace(summary, experiments=visible)
+        experiments, reader = summary.experiments, request_reader(request)
+        visible_experiments = {key: experiments[key] for key in experiments if reader.can_see(key)}
+        summary = replace(summary, experiments=visible_experiments)
         content = experiment_json(summary, name, self._read_history)
         if content is None:
             return _json_response({"error": unknown_experiment_text(name, summary.experiments)}, 404)

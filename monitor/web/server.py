@@ -49,6 +49,8 @@ class HttpServer:
             log.warning(
                 "http.token is sent unencrypted: set http.tls_cert_file and http.tls_key_file, or encrypt in a proxy"
             )
+        if settings.share_secret is not None and settings.is_open:
+            log.warning("http.share_secret has no effect: without token and trusted_proxies, all can read all")
         listener = _listening_socket(settings.host, settings.port)
         self.port = listener.getsockname()[1]
         limits = ConnectionLimits(tls)

@@ -148,6 +148,15 @@ class TestPeers:
         assert "a-rare-name" not in caplog.text
 
 
+def test_a_secret_for_links_without_any_login_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """Everybody may read everything then, with and without a link."""
+    with _server(token=None, trusted_proxies=(), user_header=None) as server:
+        for address in ("/experiments/a", _shared("/experiments/a/b", "a"), "/experiments/a?share=wrong"):
+            assert ask(server.port, address).status == 200
+    assert "http.share_secret has no effect" in caplog.text
+    assert SECRET not in caplog.text
+
+
 class TestHeaders:
     """The header of a trusted proxy, as bytes."""
 
