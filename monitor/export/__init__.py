@@ -6,11 +6,20 @@
 - `item_tables`: item statistics and the review order
 - `experiment_settings`: an experiment's settings in the words of the configuration file
 - `health`, `freshness`: workers, arriving events by topic, the age of the newest events, and what is wrong
-- `report_data`: the data of an experiment's report
+- `report_data`: the data of an experiment's report. `day_table`: its days, with remarks on unusual ones
 """
 
 from __future__ import annotations
 
+from monitor.export.day_table import (
+    DayMark,
+    DayTable,
+    build_day_table,
+    day_log_json,
+    describe_unusual_days,
+    list_day_marks,
+    read_day_log,
+)
 from monitor.export.experiment_settings import describe_settings
 from monitor.export.health import RecentHealth, ServiceHealth, arrival_rows, health_facts, read_health
 from monitor.export.item_tables import (
@@ -88,13 +97,17 @@ __all__ = [
     "UNDECLARED_COLUMNS",
     "VERDICT_EXIT_CODES",
     "DataConsole",
+    "DayMark",
+    "DayTable",
     "ExperimentsCollector",
     "RecentHealth",
     "ReportData",
     "ServiceHealth",
     "arrival_rows",
     "attention_json",
+    "build_day_table",
     "data_quality_rows",
+    "day_log_json",
     "decay_label",
     "describe_archiving",
     "describe_as_of",
@@ -106,6 +119,7 @@ __all__ = [
     "describe_state",
     "describe_time_to_decide",
     "describe_unmatched_feedback",
+    "describe_unusual_days",
     "describe_verdict",
     "experiment_footnotes",
     "experiment_table_rows",
@@ -119,9 +133,11 @@ __all__ = [
     "format_time",
     "health_facts",
     "id_text",
+    "list_day_marks",
     "meets_min_students",
     "print_json",
     "rating_scale",
+    "read_day_log",
     "read_health",
     "read_report_data",
     "render_attention",

@@ -60,6 +60,7 @@ HTTP_PATHS: Final = (
     "/api/experiments",
     "/api/experiments/NAME",
     "/api/experiments/NAME/verdict",
+    "/api/experiments/NAME/days",
     "/api/experiments/NAME/items",
     "/api/experiments/NAME/attention",
     "/api/declarations",
@@ -67,8 +68,9 @@ HTTP_PATHS: Final = (
 )
 _READ_METHODS: Final = ("GET", "HEAD")
 _VERDICT_SUFFIX: Final = "/verdict"
+_DAYS_SUFFIX: Final = "/days"
 _ITEM_SUFFIXES: Final = ("/items", "/attention")
-_EXPERIMENT_SUFFIXES: Final = (_VERDICT_SUFFIX, *_ITEM_SUFFIXES)
+_EXPERIMENT_SUFFIXES: Final = (_VERDICT_SUFFIX, _DAYS_SUFFIX, *_ITEM_SUFFIXES)
 
 
 @dataclass(frozen=True, slots=True)
