@@ -144,6 +144,11 @@ class DayEntry:
         return f"{self._midnight.day} {self._midnight:%B}"
 
     @property
+    def short_date_text(self) -> str:
+        """Date for tables, such as "24 Nov"."""
+        return f"{self._midnight.day} {self._midnight:%b}"
+
+    @property
     def _midnight(self) -> datetime:
         return datetime.fromtimestamp(self.day * DAY_MS // 1000, UTC)
 
@@ -273,7 +278,8 @@ def _find_bands(experiment: ExperimentSettings, days: Mapping[int, SampleMeanSta
 def _partial_remarks(experiment: ExperimentSettings, reading: DayReading, day: int) -> Iterator[DayRemark]:
     """Yield a remark if the experiment begins on the day, or if the day is not over."""
     hours = [hour for counts in reading.hourly_responses.values() for hour in counts]
-    if day == next(iter(reading.days)) and not reading.is_cut and hours:
+    is_first = day == next(iter(reading.days)) and not reading.is_cut
+    if is_first and hours and min(hours) * HOUR_MS > experiment.calendar.start_ms(day):
         yield DayRemark("partial", f"first day, from {_clock_time(experiment, min(hours) * HOUR_MS)}")
     if experiment.calendar.end_ms(day) > reading.until_ms:
         time = _clock_time(experiment, reading.until_ms)

@@ -6,6 +6,7 @@
 - `item_tables`: item statistics and the review order
 - `experiment_settings`: an experiment's settings in the words of the configuration file
 - `health`, `freshness`: workers, arriving events by topic, the age of the newest events, and what is wrong
+- `headline`: the judged effect and the verdict in three lines
 - `report_data`: the data of an experiment's report. `day_table`: its days, with remarks on unusual ones
 """
 
@@ -15,12 +16,13 @@ from monitor.export.day_table import (
     DayMark,
     DayTable,
     build_day_table,
-    day_log_json,
     describe_unusual_days,
     list_day_marks,
     read_day_log,
+    read_days_json,
 )
 from monitor.export.experiment_settings import describe_settings
+from monitor.export.headline import Headline, describe_headlines, headlines_json, state_title
 from monitor.export.health import RecentHealth, ServiceHealth, arrival_rows, health_facts, read_health
 from monitor.export.item_tables import (
     REVIEW_NOTE,
@@ -100,6 +102,7 @@ __all__ = [
     "DayMark",
     "DayTable",
     "ExperimentsCollector",
+    "Headline",
     "RecentHealth",
     "ReportData",
     "ServiceHealth",
@@ -107,7 +110,6 @@ __all__ = [
     "attention_json",
     "build_day_table",
     "data_quality_rows",
-    "day_log_json",
     "decay_label",
     "describe_archiving",
     "describe_as_of",
@@ -115,6 +117,7 @@ __all__ = [
     "describe_decisions",
     "describe_effect",
     "describe_first_decision",
+    "describe_headlines",
     "describe_settings",
     "describe_state",
     "describe_time_to_decide",
@@ -131,6 +134,7 @@ __all__ = [
     "format_percent",
     "format_significant",
     "format_time",
+    "headlines_json",
     "health_facts",
     "id_text",
     "list_day_marks",
@@ -138,6 +142,7 @@ __all__ = [
     "print_json",
     "rating_scale",
     "read_day_log",
+    "read_days_json",
     "read_health",
     "read_report_data",
     "render_attention",
@@ -150,6 +155,7 @@ __all__ = [
     "score_cells",
     "short_id_text",
     "simple_table",
+    "state_title",
     "stderr_console",
     "stdout_console",
     "undeclared_notes",

@@ -16,15 +16,24 @@ from monitor.analysis import (
     VerdictHistory,
     build_day_log,
 )
-from monitor.config import ExperimentSettings, is_proportion
+from monitor.config import is_proportion
 from monitor.export.presentation import ABSENT_TEXT, STATE_TITLES, format_count, format_counted
 from monitor.state import StoreReader
-from monitor.stats import BAND_ALPHA, BAND_DAYS, MIN_DAYS_BEFORE, format_changes, metric_label, metric_unit
+from monitor.stats import (
+    BAND_ALPHA,
+    BAND_DAYS,
+    MIN_DAYS_BEFORE,
+    format_changes,
+    format_level,
+    metric_label,
+    metric_unit,
+)
 
 NEWEST_DAYS: Final = 14
 """Days of the table that are displayed without opening the earlier ones."""
 _MAX_SENTENCES: Final = 3
-_WHOLE_NUMBERS_FROM: Final = 1000
+_PER_CENT: Final = 100
+_WHOLE_NUMBERS_FROM: Final = 100
 _SMALLEST_REFERENCE: Final = 5e-5
 """A relative difference from a smaller mean, which is displayed as 0, would be misleading."""
 _QUANTITIES: Final = ("mean ", "number ", "share ", "sum ")
@@ -36,13 +45,12 @@ _UNUSUAL_KINDS: Final[frozenset[RemarkKind]] = frozenset({"left_band", "drop", "
 class DayCell:
     """A variant on a day, as texts."""
 
-    responses: str
     mean: str
     """A dash if the mean is undefined or over too few students to display."""
     difference: str
     """Relative difference from the control (of shares: in points); empty for the control and over few responses."""
     count: str
-    """Responses behind the mean, such as "n = 34"."""
+    """Responses behind the mean, of all responses, such as "n = 34 of 78"."""
     is_uncertain: bool
     """Whether the mean is over few responses."""
     is_unusual: bool
@@ -65,7 +73,7 @@ class DayRow:
 
     weekday: str
     date_text: str
-    """Such as "24 November"."""
+    """Such as "24 Nov"."""
     date: str
     """In ISO 8601."""
     cells: tuple[DayCell, ...]
@@ -99,21 +107,19 @@ class DayMark(NamedTuple):
 
 
 def read_day_log(
-    reader: StoreReader,
-    experiment: ExperimentSettings,
-    summary: ExperimentSummary,
-    verdicts: VerdictHistory,
-    as_of_ms: int | None = None,
+    reader: StoreReader, experiment: ExperimentSummary, verdicts: VerdictHistory, as_of_ms: int | None = None
 ) -> DayLog:
-    """Return the days of an experiment with remarks, as of the time of the summary and of the history of verdicts.
+    """Return the days of an experiment with remarks; with `as_of_ms`, up to then.
 
-    Raises `StoreUnavailable` and `UnusableStore`.
+    The experiment is of a summary of the same time, and the history of verdicts is that of this summary. Raises
+    `StoreUnavailable` and `UnusableStore`.
     """
     design_effects = {
-        name: variant.metrics[experiment.primary].design_effect for name, variant in summary.variants.items()
+        name: variant.metrics[experiment.primary].design_effect for name, variant in experiment.variants.items()
     }
-    reading = reader.read_days(summary, as_of_ms)
-    return build_day_log(experiment, reading, summary.history, verdicts, STATE_TITLES, design_effects)
+    (settings,) = (each for each in reader.experiments if each.name == experiment.name)
+    reading = reader.read_days(experiment, as_of_ms)
+    return build_day_log(settings, reading, experiment.history, verdicts, STATE_TITLES, design_effects)
 
 
 def build_day_table(
@@ -185,8 +191,9 @@ def _describe_unusual_mean(metric: str, label: str, entry: DayEntry, variant: st
     )
 
 
-def day_log_json(log: DayLog, experiment: ExperimentSummary) -> dict[str, Any]:
-    """Return the days as JSON, with the sentences on unusual days."""
+def read_days_json(reader: StoreReader, experiment: ExperimentSummary, as_of_ms: int | None) -> dict[str, Any]:
+    """Return the days of an experiment as JSON, with the sentences on unusual days. Raises `StoreUnavailable`."""
+    log = read_day_log(reader, experiment, reader.read_verdict_history(experiment), as_of_ms)
     return {**log.to_json(), "sentences": describe_unusual_days(log, experiment)}
 
 
@@ -229,7 +236,7 @@ def _day_row(metric: str, entry: DayEntry, min_count: float) -> DayRow:
         for name, variant in entry.variants.items()
     )
     is_unusual = any(remark.is_unusual for remark in remarks)
-    return DayRow(entry.weekday, entry.date_text, entry.date, cells, remarks, is_unusual)
+    return DayRow(entry.weekday, entry.short_date_text, entry.date, cells, remarks, is_unusual)
 
 
 def _day_cell(metric: str, variant: VariantDay, control: VariantDay | None, *, is_hidden: bool) -> DayCell:
@@ -240,22 +247,30 @@ def _day_cell(metric: str, variant: VariantDay, control: VariantDay | None, *, i
         assert control.mean is not None
         difference = _format_difference(metric, variant.mean, control.mean)
     return DayCell(
-        responses=format_count(variant.responses),
         mean=ABSENT_TEXT if variant.mean is None or is_hidden else _format_level(metric, variant.mean),
         difference=difference,
-        count="" if is_hidden or not variant.count else f"n = {format_count(variant.count)}",
+        count=_count_text(variant),
         is_uncertain=is_uncertain,
         is_unusual=variant.left_band and not is_hidden,
     )
 
 
+def _count_text(variant: VariantDay) -> str:
+    """Return the number of responses with a value, and of all responses if that differs."""
+    count = f"n = {format_count(variant.count)}"
+    return count if variant.count == variant.responses else f"{count} of {format_count(variant.responses)}"
+
+
 def _format_level(metric: str, mean: float) -> str:
-    """Return a mean with three significant digits and its unit."""
+    """Return a mean with three significant digits and its unit, shares with a decimal of a per cent.
+
+    >>> _format_level("dcg@5", 2.5), _format_level("latency_ms", 1234.5), _format_level("empty", 0.0123)[:3]
+    ('2.50', '1234 ms', '1.2')
+    """
     if is_proportion(metric):
         return f"{100 * mean:.1f}\u202f%"
-    return (
-        f"{mean:.0f}{metric_unit(metric)}" if abs(mean) >= _WHOLE_NUMBERS_FROM else f"{mean:.3g}{metric_unit(metric)}"
-    )
+    number = f"{mean:.0f}" if abs(mean) >= _WHOLE_NUMBERS_FROM else f"{mean:#.3g}"
+    return f"{number}{metric_unit(metric)}".replace("-", "\u2212")
 
 
 def _level_unit(metric: str) -> str:
@@ -269,7 +284,8 @@ def _format_difference(metric: str, mean: float, reference: float) -> str:
         return f"{points} points"
     if abs(reference) < _SMALLEST_REFERENCE:
         return ""
-    return f"{(mean - reference) / reference:+.0%}".replace("%", "\u202f%").replace("-", "\u2212")
+    per_cent = round(_PER_CENT * (mean - reference) / abs(reference))
+    return f"{per_cent:{'+' if per_cent else ''}d}\u202f%".replace("-", "\u2212")
 
 
 def _notes(log: DayLog) -> Iterator[str]:
@@ -279,11 +295,12 @@ def _notes(log: DayLog) -> Iterator[str]:
         return
     yield (
         f"A mean is marked if it is outside the band of the days before, of which at least {MIN_DAYS_BEFORE} are "
-        f"needed. If nothing changes, chance marks a day in at most {100 * BAND_ALPHA:.0f}\u202f% of {BAND_DAYS} days. "
-        "Marks do not enter the verdict."
+        f"needed. If nothing changes, {BAND_DAYS} days have no mark with a probability of about "
+        f"{format_level(BAND_ALPHA)}. No verdict depends on marks."
     )
     yield (
         "A day's mean is over the responses of the day. The effect that is judged is over students with complete "
-        f"exposure windows. Below {MIN_RESPONSES_PER_DAY} responses, no difference is displayed."
+        "exposure windows. n is the number of responses with a value, of all responses. Below "
+        f"{MIN_RESPONSES_PER_DAY}, no difference is displayed."
     )
     yield f"Days are dates of {log.zone}." + (" Earlier days are not stored any more." if log.is_cut else "")

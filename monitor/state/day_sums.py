@@ -92,10 +92,12 @@ class DaySumsReader:
         totals: dict[int, IntArray] = {}
         for chunk, records in self._read_chunks(decay, chunks, layout):
             middles_ms = bucket_midpoints_ms([chunk], span_ms)
-            for bucket in np.flatnonzero(ResponseRecord(records).responses.any(axis=0)).tolist():
-                if until_ms is None or middles_ms[bucket] + span_ms / BUCKETS_PER_CHUNK / 2 <= until_ms:
-                    day = self.experiment.calendar.day_number(int(middles_ms[bucket]))
-                    totals[day] = totals.get(day, 0) + records[:, bucket]
+            is_counted = ResponseRecord(records).responses.any(axis=0)
+            if until_ms is not None:
+                is_counted &= middles_ms + span_ms / BUCKETS_PER_CHUNK / 2 <= until_ms
+            days = np.array([self.experiment.calendar.day_number(int(middle_ms)) for middle_ms in middles_ms])
+            for day in np.unique(days[is_counted]).tolist():
+                totals[day] = totals.get(day, 0) + records[:, is_counted & (days == day)].sum(axis=1)
         names = sorted(self.experiment.variants)
         return {
             day: {

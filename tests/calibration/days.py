@@ -104,5 +104,7 @@ def _daily_sums(
         values = means * np.where(days == BROKEN_DAY, 1 - drop, 1.0) + _DEVIATION * noise
     else:
         values = (noise > _NORMAL.inv_cdf(1 - traffic.rare_share)).astype(float)
-    ones = np.ones_like(values)
-    return np.bincount(days, ones, DAYS), np.bincount(days, values, DAYS), np.bincount(days, values**2, DAYS)
+    counts, totals, squares = (
+        np.bincount(days, weights, DAYS).astype(np.float64) for weights in (np.ones_like(values), values, values**2)
+    )
+    return counts, totals, squares
