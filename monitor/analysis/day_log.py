@@ -226,7 +226,7 @@ def build_day_log(
         variants = {name: _summarize(sums[name], bands[name].get(day), design_effects.get(name)) for name in names}
         remarks = [
             *_partial_remarks(experiment, reading, day),
-            *_band_remarks(experiment.primary, variants),
+            *_band_remarks(experiment, variants),
             *(_drop_remarks(experiment, reading, day) if day in over else ()),
             *_silence_remarks(experiment, reading, total, day),
             *_change_remarks(experiment, declaration, start_ms, min(end_ms, reading.until_ms + 1)),
@@ -287,11 +287,12 @@ def _partial_remarks(experiment: ExperimentSettings, reading: DayReading, day: i
         yield DayRemark("partial", text)
 
 
-def _band_remarks(primary: str, variants: Mapping[str, VariantDay]) -> Iterator[DayRemark]:
+def _band_remarks(experiment: ExperimentSettings, variants: Mapping[str, VariantDay]) -> Iterator[DayRemark]:
+    primary = experiment.primary
     for name, variant in variants.items():
         if variant.left_band and variant.mean is not None and variant.band is not None:
             mean, lower, upper = format_changes(primary, [variant.mean, variant.band.lower, variant.band.upper])
-            unit = metric_unit(primary).replace(" percentage points", " %")
+            unit = metric_unit(primary, experiment.texts).replace(" percentage points", " %")
             direction = "below" if variant.mean < variant.band.usual else "above"
             text = f"mean {mean}{unit} {direction} its usual band of {lower} to {upper}{unit}"
             yield DayRemark("left_band", text, name)
@@ -400,7 +401,8 @@ def _change_remarks(
             old, new = (
                 ", ".join(f"{each.get(name, 0.0):.4g}" for name in names) for each in (shares, allocation.shares)
             )
-            yield DayRemark("share_change", f"shares of {', '.join(names)}: {old} → {new}", at_ms=allocation.from_ms)
+            labels = ", ".join(map(experiment.texts.variant_label, names))
+            yield DayRemark("share_change", f"shares of {labels}: {old} → {new}", at_ms=allocation.from_ms)
         shares = allocation.shares
     for change in declaration.changes:
         kind = _CHANGE_KINDS.get(change.kind)

@@ -10,13 +10,14 @@ from monitor.analysis import (
     MIN_RESPONSES_PER_DAY,
     DayEntry,
     DayLog,
+    DayRemark,
     ExperimentSummary,
     RemarkKind,
     VariantDay,
     VerdictHistory,
     build_day_log,
 )
-from monitor.config import is_proportion
+from monitor.config import NO_TEXTS, DisplayTexts, is_proportion
 from monitor.export.presentation import ABSENT_TEXT, STATE_TITLES, format_count, format_counted
 from monitor.state import StoreReader
 from monitor.stats import (
@@ -36,7 +37,7 @@ _PER_CENT: Final = 100
 _WHOLE_NUMBERS_FROM: Final = 100
 _SMALLEST_REFERENCE: Final = 5e-5
 """A relative difference from a smaller mean, which is displayed as 0, would be misleading."""
-_QUANTITIES: Final = ("mean ", "number ", "share ", "sum ")
+_QUANTITIES: Final = ("mean ", "number ", "sum ")
 """Beginnings of labels that name a quantity over several responses already."""
 _UNUSUAL_KINDS: Final[frozenset[RemarkKind]] = frozenset({"left_band", "drop", "silence"})
 
@@ -90,6 +91,7 @@ class DayTable:
     metric: str
     """Label of the primary metric."""
     variants: tuple[str, ...]
+    """Labels, the control first."""
     newest_rows: tuple[DayRow, ...]
     earlier_rows: tuple[DayRow, ...]
     sentences: tuple[str, ...]
@@ -122,29 +124,25 @@ def read_day_log(
     return build_day_log(settings, reading, experiment.history, verdicts, STATE_TITLES, design_effects)
 
 
-def build_day_table(
-    log: DayLog, experiment: ExperimentSummary, min_students: int = 1, label: str | None = None
-) -> DayTable:
+def build_day_table(log: DayLog, experiment: ExperimentSummary, min_students: int = 1) -> DayTable:
     """Return the table of a log's days; means over fewer than `min_students` students are dashes.
 
     The students of a day are unknown. So a mean is displayed from `min_students` times the mean number of responses per
-    student on. `label` is the primary metric's label for readers.
+    student on.
     """
     min_count = _min_count(experiment, min_students)
-    rows = tuple(_day_row(log.primary, entry, min_count) for entry in reversed(log.days))
+    rows = tuple(_day_row(log.primary, entry, min_count, experiment.texts) for entry in reversed(log.days))
     return DayTable(
-        metric=label or metric_label(log.primary),
-        variants=tuple(name for name, _ in experiment.variants_control_first()),
+        metric=metric_label(log.primary, experiment.texts),
+        variants=tuple(experiment.texts.variant_label(name) for name, _ in experiment.variants_control_first()),
         newest_rows=rows[:NEWEST_DAYS],
         earlier_rows=rows[NEWEST_DAYS:],
-        sentences=tuple(describe_unusual_days(log, experiment, min_students, label)),
+        sentences=tuple(describe_unusual_days(log, experiment, min_students)),
         notes=tuple(_notes(log)),
     )
 
 
-def describe_unusual_days(
-    log: DayLog, experiment: ExperimentSummary, min_students: int = 1, label: str | None = None
-) -> list[str]:
+def describe_unusual_days(log: DayLog, experiment: ExperimentSummary, min_students: int = 1) -> list[str]:
     """Return a sentence for each mean out of its band, worst first, at most three; then the number of further ones.
 
     Worse means in the harmful direction come first, then the larger deviations relative to the band.
@@ -165,7 +163,7 @@ def describe_unusual_days(
     ]
     deviations.sort(key=lambda deviation: (deviation[0] < 0, -abs(deviation[0]), deviation[1].day))
     sentences = [
-        _describe_unusual_mean(log.primary, label or metric_label(log.primary), entry, name, noun)
+        _describe_unusual_mean(log.primary, experiment.texts, entry, name, noun)
         for _, entry, name in deviations[:_MAX_SENTENCES]
     ]
     stated_days = {entry.day for _, entry, _ in deviations[:_MAX_SENTENCES]}
@@ -176,19 +174,19 @@ def describe_unusual_days(
     return sentences
 
 
-def _describe_unusual_mean(metric: str, label: str, entry: DayEntry, variant: str, noun: str) -> str:
+def _describe_unusual_mean(metric: str, texts: DisplayTexts, entry: DayEntry, variant: str, noun: str) -> str:
     """Return a sentence with the day, the mean, the usual mean and the number of responses."""
     day = entry.variants[variant]
     assert day.mean is not None
     assert day.band is not None
     mean, usual = format_changes(metric, [day.mean, day.band.usual])
     change = _format_difference(metric, day.mean, day.band.usual)
-    unit = _level_unit(metric)
-    quantity = label if label.startswith(_QUANTITIES) else f"mean {label}"
-    return (
-        f"On {entry.weekday} {entry.date_text}, {variant}'s {quantity} was {mean}{unit} instead of the usual "
-        f"{usual}{unit}{f' ({change})' if change else ''}, over {format_counted(day.count, noun)}."
-    )
+    unit, label = _level_unit(metric, texts), metric_label(metric, texts)
+    quantity = label if is_proportion(metric) or label.startswith(_QUANTITIES) else f"mean {label}"
+    subject = f"{texts.variant_label(variant)}'s {quantity}"
+    instead = f"instead of the usual {usual}{unit}{f' ({change})' if change else ''}"
+    number = format_counted(day.count, noun)
+    return f"On {entry.weekday} {entry.date_text}, {subject} was {mean}{unit} {instead}, over {number}."
 
 
 def read_days_json(reader: StoreReader, experiment: ExperimentSummary, as_of_ms: int | None) -> dict[str, Any]:
@@ -197,12 +195,12 @@ def read_days_json(reader: StoreReader, experiment: ExperimentSummary, as_of_ms:
     return {**log.to_json(), "sentences": describe_unusual_days(log, experiment)}
 
 
-def list_day_marks(log: DayLog) -> list[DayMark]:
+def list_day_marks(log: DayLog, texts: DisplayTexts = NO_TEXTS) -> list[DayMark]:
     """Return the marks of changes and of unusual days, by ascending time; incomplete days have no mark."""
     marks = [
         DayMark(
             (entry.start_ms + entry.end_ms) // 2 if remark.at_ms is None else remark.at_ms,
-            remark.text if remark.variant is None else f"{remark.variant}: {remark.text}",
+            _name_variant(remark, texts),
             remark.kind,
         )
         for entry in log.days
@@ -212,6 +210,11 @@ def list_day_marks(log: DayLog) -> list[DayMark]:
     return sorted(marks)
 
 
+def _name_variant(remark: DayRemark, texts: DisplayTexts) -> str:
+    """Return the text of a remark, after the label of the variant if the remark is on a single one."""
+    return remark.text if remark.variant is None else f"{texts.variant_label(remark.variant)}: {remark.text}"
+
+
 def _min_count(experiment: ExperimentSummary, min_students: int) -> float:
     """Return the number of responses from which on a mean is displayed."""
     students = sum(variant.students + variant.responses_without_user for variant in experiment.variants.values())
@@ -219,27 +222,29 @@ def _min_count(experiment: ExperimentSummary, min_students: int) -> float:
     return min_students * max(responses / students, 1.0) if min_students > 1 and students else 1.0
 
 
-def _day_row(metric: str, entry: DayEntry, min_count: float) -> DayRow:
+def _day_row(metric: str, entry: DayEntry, min_count: float, texts: DisplayTexts) -> DayRow:
     control = next(iter(entry.variants.values()))
     hidden = {name for name, variant in entry.variants.items() if variant.count < min_count}
     remarks = tuple(
         RemarkText(
             remark.kind,
-            remark.text if remark.variant is None else f"{remark.variant}: {remark.text}",
+            _name_variant(remark, texts),
             remark.kind in _UNUSUAL_KINDS,
         )
         for remark in entry.remarks
         if not (remark.kind == "left_band" and remark.variant in hidden)
     )
     cells = tuple(
-        _day_cell(metric, variant, None if variant is control else control, is_hidden=name in hidden)
+        _day_cell(metric, texts, variant, None if variant is control else control, is_hidden=name in hidden)
         for name, variant in entry.variants.items()
     )
     is_unusual = any(remark.is_unusual for remark in remarks)
     return DayRow(entry.weekday, entry.short_date_text, entry.date, cells, remarks, is_unusual)
 
 
-def _day_cell(metric: str, variant: VariantDay, control: VariantDay | None, *, is_hidden: bool) -> DayCell:
+def _day_cell(
+    metric: str, texts: DisplayTexts, variant: VariantDay, control: VariantDay | None, *, is_hidden: bool
+) -> DayCell:
     is_uncertain = variant.count < MIN_RESPONSES_PER_DAY
     difference = ""
     if control is not None and min(variant.count, control.count) >= MIN_RESPONSES_PER_DAY and not is_hidden:
@@ -247,7 +252,7 @@ def _day_cell(metric: str, variant: VariantDay, control: VariantDay | None, *, i
         assert control.mean is not None
         difference = _format_difference(metric, variant.mean, control.mean)
     return DayCell(
-        mean=ABSENT_TEXT if variant.mean is None or is_hidden else _format_level(metric, variant.mean),
+        mean=ABSENT_TEXT if variant.mean is None or is_hidden else _format_level(metric, variant.mean, texts),
         difference=difference,
         count=_count_text(variant),
         is_uncertain=is_uncertain,
@@ -261,7 +266,7 @@ def _count_text(variant: VariantDay) -> str:
     return count if variant.count == variant.responses else f"{count} of {format_count(variant.responses)}"
 
 
-def _format_level(metric: str, mean: float) -> str:
+def _format_level(metric: str, mean: float, texts: DisplayTexts = NO_TEXTS) -> str:
     """Return a mean with three significant digits and its unit, shares with a decimal of a per cent.
 
     >>> _format_level("dcg@5", 2.5), _format_level("latency_ms", 1234.5), _format_level("empty", 0.0123)[:3]
@@ -270,11 +275,11 @@ def _format_level(metric: str, mean: float) -> str:
     if is_proportion(metric):
         return f"{100 * mean:.1f}\u202f%"
     number = f"{mean:.0f}" if abs(mean) >= _WHOLE_NUMBERS_FROM else f"{mean:#.3g}"
-    return f"{number}{metric_unit(metric)}".replace("-", "\u2212")
+    return f"{number}{metric_unit(metric, texts)}".replace("-", "\u2212")
 
 
-def _level_unit(metric: str) -> str:
-    return "\u202f%" if is_proportion(metric) else metric_unit(metric)
+def _level_unit(metric: str, texts: DisplayTexts) -> str:
+    return "\u202f%" if is_proportion(metric) else metric_unit(metric, texts)
 
 
 def _format_difference(metric: str, mean: float, reference: float) -> str:

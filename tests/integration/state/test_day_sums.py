@@ -154,6 +154,23 @@ def test_days_that_retention_has_deleted_in_part_are_left_out(redis_server: Redi
     assert reading.is_cut
 
 
+def test_the_days_of_an_ended_experiment_end_with_the_day_of_its_end(redis_server: RedisServer) -> None:
+    """The end is the beginning of a day; a past time at the beginning of a day belongs to the day before, too."""
+    end_ms = (FIRST_DAY["UTC"] + 3) * DAY_MS
+    bench = StoreBench(redis_server, replace(EXPERIMENT, ends_at_ms=end_ms))
+    events = _traffic("UTC", days=3)
+    response = next(event for event in reversed(events) if isinstance(event, Response))
+    late = Feedback("late", response.response_id, end_ms + HOUR, "rating", response.user_id, "v-2", 1.0)
+    bench.apply([[*events, late]])
+    summary = bench.reader.read_summary().experiments["ranker"]
+    log = read_day_log(bench.reader, summary, {})
+    assert [(entry.day - FIRST_DAY["UTC"], entry.is_over) for entry in log.days] == [(0, True), (1, True), (2, True)]
+    assert log.days[-1].remarks == ()
+    as_of_ms = end_ms - DAY_MS
+    past = read_day_log(bench.reader, bench.reader.read_summary(as_of_ms).experiments["ranker"], {}, as_of_ms)
+    assert [(entry.day - FIRST_DAY["UTC"], entry.is_over) for entry in past.days] == [(0, True), (1, True)]
+
+
 def test_an_empty_store_and_long_half_lives_have_no_days(redis_server: RedisServer) -> None:
     """A bucket of a half-life of 30 days is longer than 11 hours."""
     bench = StoreBench(redis_server)

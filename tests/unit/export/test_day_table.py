@@ -7,7 +7,7 @@ from dataclasses import replace
 from monitor.analysis import DayEntry, DayLog, DayRemark, ExperimentSummary, VariantDay
 from monitor.analysis.summary import VariantSummary
 from monitor.clock import DAY_MS, HOUR_MS
-from monitor.config import MetricSpec
+from monitor.config import DisplayText, DisplayTexts, MetricSpec
 from monitor.export import build_day_table, describe_unusual_days, list_day_marks
 from monitor.stats import DayBand
 from monitor.web.pages import TEMPLATE_ENVIRONMENT
@@ -49,10 +49,13 @@ BROKEN = _entry(TUESDAY, _variant(2.05), _variant(1.2))
 
 
 def test_a_collapse_is_stated_with_day_usual_mean_and_number_of_responses() -> None:
-    """The label of the metric may be given."""
-    (sentence,) = describe_unusual_days(_log(BROKEN), _experiment(), label="answer quality")
+    """With the labels of the configuration."""
+    texts = DisplayTexts(
+        metrics={"dcg@5": DisplayText("answer quality")}, variants={"treatment": DisplayText("model B")}
+    )
+    (sentence,) = describe_unusual_days(_log(BROKEN), replace(_experiment(), texts=texts))
     assert sentence.replace("\u202f", " ") == (
-        "On Tuesday 24 November, treatment's mean answer quality was 1.20 instead of the usual 2.10 (−43 %), "
+        "On Tuesday 24 November, model B's mean answer quality was 1.20 instead of the usual 2.10 (−43 %), "
         "over 3 400 rated responses."
     )
 

@@ -46,6 +46,21 @@ def test_a_day_with_few_responses_has_a_wider_band(responses: int, *, wider: boo
     assert (other.upper - other.usual > 2 * (usual.upper - usual.usual)) == wider
 
 
+def test_variance_that_students_add_grows_as_the_responses_become_fewer() -> None:
+    """The means vary four times as much as independent responses would, so do those of a smaller day."""
+    within, responses = 1.0, 1000
+    offsets = 2 * (within / responses) ** 0.5 * np.array([-1, 1] * 7) * (13 / 14) ** 0.5
+    days = [_day(responses, 2 + float(offset), within) for offset in offsets]
+    band = predict_day_mean(days, _day(100, 2.0, within), 0.01)
+    assert band is not None
+    variance = 4 * within / 100 + 4 * within / responses / 14
+    assert band.upper - band.usual == pytest.approx(-stdtrit(13, 0.005) * variance**0.5, rel=1e-3)
+
+
+def _day(responses: int, mean: float, variance: float) -> SampleMeanStatistic:
+    return SampleMeanStatistic(responses, responses * mean, responses * mean**2 + (responses - 1) * variance)
+
+
 def test_six_days_are_too_few_for_a_band() -> None:
     """They lack a day of the week."""
     day = SampleMeanStatistic(100, 200.0, 500.0)
