@@ -199,6 +199,11 @@ class ExperimentSummary:
         )
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the planned end has passed, by event time."""
+        return self.analysis is not None and self.ends_at_ms is not None and self.analysis.as_of_ms >= self.ends_at_ms
+
+    @property
     def is_closed_by_clock(self) -> bool:
         """Whether the experiment is over, and the clock or `--as-of` instead of a later event has closed windows."""
         return self.analysis is not None and 0 < self.newest_event_ms < self.analysis.as_of_ms
