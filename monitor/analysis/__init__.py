@@ -32,6 +32,7 @@ from monitor.analysis.drift import (
     measure_drift,
 )
 from monitor.analysis.experiment_planning import (
+    ASSUMPTION_OPTIONS,
     DEFAULT_POWERS,
     MAX_LISTED,
     PLAN_OPTIONS,
@@ -41,9 +42,11 @@ from monitor.analysis.experiment_planning import (
     PlanOptionError,
     PlanOptions,
     PrePeriod,
+    ResponseAssumptions,
     assumed_planning_values,
     parse_plan_number,
     parse_plan_options,
+    parse_response_assumptions,
     plan_experiment,
     stored_planning_values,
 )
@@ -86,6 +89,7 @@ from monitor.analysis.undeclared import UndeclaredExperiment, auto_adoptable, fi
 from monitor.stats import BackfillProgress, ExperimentHistory
 
 __all__ = [
+    "ASSUMPTION_OPTIONS",
     "DEFAULT_POWERS",
     "MAX_LISTED",
     "MIN_DRIFT_ALPHA",
@@ -115,6 +119,7 @@ __all__ = [
     "PlanOptions",
     "PlanningValues",
     "PrePeriod",
+    "ResponseAssumptions",
     "ResponseWithFeedback",
     "ReviewRanking",
     "SnapshotHistory",
@@ -146,6 +151,7 @@ __all__ = [
     "measure_drift",
     "parse_plan_number",
     "parse_plan_options",
+    "parse_response_assumptions",
     "plan_experiment",
     "rank_for_review",
     "select_prunable_hours",

@@ -39,6 +39,8 @@ DEFAULT_POWERS: Final = (0.5, 0.8, 0.9)
 DEFAULT_TREATMENT_SHARES: Final = (0.1, 0.2, 0.3, 0.5)
 PLAN_OPTIONS: Final = ("mde", "share", "power", "students_per_day", "pre_period_correlation")
 """Names of the options that `parse_plan_options` reads."""
+ASSUMPTION_OPTIONS: Final = ("metric_sd", "metric_mean", "responses_per_student", "correlation")
+"""Names of the options that `parse_response_assumptions` reads."""
 MAX_LISTED: Final = 12
 """Largest number of shares or powers of a plan."""
 _MAIN_POWER: Final = 0.8
@@ -240,6 +242,47 @@ def parse_plan_options(texts: Mapping[str, str | None]) -> PlanOptions:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ResponseAssumptions:
+    """What is assumed about responses instead of data of the store."""
+
+    sd: float
+    """Standard deviation of the metric between responses."""
+    mean: float | None = None
+    responses_per_student: float = 1.0
+    """Responses of a student in the exposure window."""
+    correlation: float = 0.3
+    """Correlation of the metric between two responses of a student."""
+
+
+def parse_response_assumptions(texts: Mapping[str, str | None]) -> ResponseAssumptions | None:
+    """Return the assumptions from the texts of `ASSUMPTION_OPTIONS`; None if all are absent or blank.
+
+    Raises `PlanOptionError`, also if only the standard deviation is absent.
+
+    >>> parse_response_assumptions({"metric_sd": "1.5", "responses_per_student": "4"})
+    ResponseAssumptions(sd=1.5, mean=None, responses_per_student=4.0, correlation=0.3)
+    """
+    stripped = {
+        name: text.strip() for name in ASSUMPTION_OPTIONS if (text := texts.get(name)) is not None and text.strip()
+    }
+    if not stripped:
+        return None
+    if "metric_sd" not in stripped:
+        raise PlanOptionError("metric_sd", "no value", "the standard deviation that belongs to the other assumptions")
+    mean = stripped.get("metric_mean")
+    return ResponseAssumptions(
+        sd=parse_plan_number("metric_sd", stripped["metric_sd"], "a number above 0", 1e-12, 1e12),
+        mean=None if mean is None else parse_plan_number("metric_mean", mean, "a number", -1e12, 1e12),
+        responses_per_student=parse_plan_number(
+            "responses_per_student", stripped.get("responses_per_student", "1"), "a number of at least 1", 1.0, 1e6
+        ),
+        correlation=parse_plan_number(
+            "correlation", stripped.get("correlation", "0.3"), "a number from 0 to 1", 0.0, 1.0
+        ),
+    )
+
+
 def parse_plan_number(option: str, text: str, expected: str, minimum: float, maximum: float) -> float:
     """Return the number of a text with a decimal point, or a percentage as a fraction; raises `PlanOptionError`."""
     is_percentage = text.rstrip().endswith("%")
@@ -299,28 +342,27 @@ class PlanCriteria:
 
 def assumed_planning_values(
     criteria: PlanCriteria,
-    *,
-    response_sd: float,
-    mean: float | None,
-    students_per_day: float,
-    responses_per_student: float,
-    correlation: float,
+    responses: ResponseAssumptions,
+    students_per_day: float | None,
     settings: ExperimentSettings | None = None,
 ) -> PlanningValues:
     """Return the values from assumptions about responses, for both variants; wrong values raise ValueError.
 
-    `settings` are those of the experiment, if one is planned.
+    `settings` are those of the experiment, if one is planned. Raises `PlanOptionError` without students per day.
     """
-    students = StudentValues(mean or 0.0, student_variance(response_sd**2, responses_per_student, correlation))
+    if students_per_day is None:
+        raise PlanOptionError("students_per_day", "no value", "the number of new students per day in all variants")
+    variance = student_variance(responses.sd**2, responses.responses_per_student, responses.correlation)
+    students = StudentValues(responses.mean or 0.0, variance)
     schedule = Schedule(students_per_day, criteria.exposure_days, criteria.closing_days, criteria.min_days)
     return PlanningValues(
         metric="" if settings is None else settings.primary,
         assumptions=PlanAssumptions(criteria.mde, students, students, schedule, criteria.alpha, criteria.treatments),
         is_stored=False,
         experiment="" if settings is None else settings.name,
-        mean=mean,
-        responses_per_student=responses_per_student,
-        correlation=correlation,
+        mean=responses.mean,
+        responses_per_student=responses.responses_per_student,
+        correlation=responses.correlation,
     )
 
 

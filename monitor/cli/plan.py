@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from monitor.analysis import (
+    ASSUMPTION_OPTIONS,
     PLAN_OPTIONS,
     PlanCriteria,
     PlanningValues,
@@ -16,22 +17,17 @@ from monitor.analysis import (
     assumed_planning_values,
     parse_plan_number,
     parse_plan_options,
+    parse_response_assumptions,
     plan_experiment,
     stored_planning_values,
 )
 from monitor.cli.command_io import settings_variables
 from monitor.clock import wall_clock
-from monitor.config import ExperimentSettings, load_settings
+from monitor.config import load_settings
 from monitor.errors import UsageError
 from monitor.export import describe_plan, print_json, render_plan, stdout_console
 from monitor.state import open_store_reader
 
-_ASSUMPTIONS: Final = {
-    "metric_sd": (None, "a number above 0", 1e-12, 1e12),
-    "metric_mean": (None, "a number", -1e12, 1e12),
-    "responses_per_student": ("1", "a number of at least 1", 1.0, 1e6),
-    "correlation": ("0.3", "a number from 0 to 1", 0.0, 1.0),
-}
 _CRITERIA: Final = {
     "alpha": ("0.05", "a number above 0 and up to 0.25", 1e-9, 0.25),
     "treatments": ("1", "an integer from 1 to 50", 1.0, 50.0),
@@ -87,72 +83,48 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _planning_values(arguments: argparse.Namespace, options: PlanOptions) -> PlanningValues:
     """Return the values from the store, or from assumptions if there is an assumed standard deviation."""
+    responses = parse_response_assumptions({name: getattr(arguments, name) for name in ASSUMPTION_OPTIONS})
     if arguments.experiment is None:
         if arguments.config is not None or arguments.variant is not None:
             raise UsageError("E: missing, expected the name of an experiment with --config or --variant")
-        return _assumed_values(arguments, options, None)
+        if responses is None:
+            expected = "the standard deviation of the metric between responses, or an experiment with --config"
+            raise PlanOptionError("metric_sd", "no value", expected)
+        return assumed_planning_values(_criteria(arguments, options), responses, options.students_per_day)
     if arguments.config is None:
         raise UsageError("--config: missing, expected the configuration file of the experiment")
     settings = load_settings(arguments.config, settings_variables())
     for option in _CRITERIA:
-        if getattr(arguments, option) is not None:
-            text = getattr(arguments, option)
+        text = getattr(arguments, option)
+        if text is not None:
             raise PlanOptionError(option, repr(text), "no value, because the configuration has the criteria of E")
-    if arguments.metric_sd is not None:
-        selected = settings.select_experiment(arguments.experiment, "plan E")
-        return _assumed_values(arguments, options, selected.experiments[0])
-    for option in _ASSUMPTIONS:
-        if getattr(arguments, option) is not None:
-            text = getattr(arguments, option)
-            raise PlanOptionError(option, repr(text), "--metric-sd, too: assumptions replace the data of the store")
+    if responses is not None:
+        experiment = settings.select_experiment(arguments.experiment, "plan E").experiments[0]
+        criteria = PlanCriteria.of_experiment(experiment)
+        return assumed_planning_values(criteria, responses, options.students_per_day, experiment)
     with open_store_reader(settings, wall_clock, experiment=arguments.experiment, argument="plan E") as reader:
         summary = reader.read_summary(None).experiments[arguments.experiment]
         return stored_planning_values(reader.experiments[0], summary, arguments.variant, options.students_per_day)
 
 
-def _assumed_values(
-    arguments: argparse.Namespace, options: PlanOptions, experiment: ExperimentSettings | None
-) -> PlanningValues:
-    """Return the values from the options; an experiment has its own criteria."""
-    response_sd, mean = _number(arguments, "metric_sd"), _number(arguments, "metric_mean")
-    if response_sd is None:
-        raise UsageError(
-            "--metric-sd: missing, expected the standard deviation of the metric between responses, or the name of an "
-            "experiment with --config"
-        )
-    if options.students_per_day is None:
-        raise UsageError("--students-per-day: missing, expected the number of new students per day in all variants")
-    return assumed_planning_values(
-        _criteria(arguments, options) if experiment is None else PlanCriteria.of_experiment(experiment),
-        response_sd=response_sd,
-        mean=mean,
-        students_per_day=options.students_per_day,
-        responses_per_student=_number(arguments, "responses_per_student") or 1.0,
-        correlation=_number(arguments, "correlation") or 0.0,
-        settings=experiment,
-    )
-
-
 def _criteria(arguments: argparse.Namespace, options: PlanOptions) -> PlanCriteria:
     if options.mde is None:
-        raise UsageError("--mde: missing, expected the smallest effect of interest, such as 0.1 or 3%")
+        raise PlanOptionError("mde", "no value", "the smallest effect of interest, such as 0.1 or 3%")
     return PlanCriteria(
         # A relative mde is computed from the mean later; this one is never used.
         mde=options.mde,
-        alpha=_number(arguments, "alpha") or 0.0,
-        treatments=int(_number(arguments, "treatments") or 1),
-        min_days=_number(arguments, "min_days") or 0.0,
-        exposure_days=int(_number(arguments, "exposure_days") or 1),
-        closing_days=_number(arguments, "feedback_days") or 0.0,
+        alpha=_number(arguments, "alpha"),
+        treatments=int(_number(arguments, "treatments")),
+        min_days=_number(arguments, "min_days"),
+        exposure_days=int(_number(arguments, "exposure_days")),
+        closing_days=_number(arguments, "feedback_days"),
     )
 
 
-def _number(arguments: argparse.Namespace, option: str) -> float | None:
-    """Return the number of an option, or its default; None without either."""
-    default, expected, minimum, maximum = (_ASSUMPTIONS | _CRITERIA)[option]
+def _number(arguments: argparse.Namespace, option: str) -> float:
+    """Return the number of an option, or its default."""
+    default, expected, minimum, maximum = _CRITERIA[option]
     text = getattr(arguments, option) or default
-    if text is None:
-        return None
     number = parse_plan_number(option, text, expected, minimum, maximum)
     if option in _INTEGERS and number != int(number):
         raise PlanOptionError(option, repr(text), expected)

@@ -39,6 +39,8 @@ class PlanTexts:
     """A plan in words and tables."""
 
     title: str
+    subject: str
+    """The treatment and the metric, for the middle of a heading; "assumed responses" without an experiment."""
     answers: tuple[str, ...]
     """What the plan says, in sentences."""
     facts: tuple[tuple[str, str], ...]
@@ -51,6 +53,7 @@ def describe_plan(plan: ExperimentPlan) -> PlanTexts:
     """Return the texts of a plan."""
     return PlanTexts(
         title=_title(plan),
+        subject=_subject(plan),
         answers=tuple(_answers(plan)),
         facts=tuple(_facts(plan)),
         tables=(_share_table(plan), _effect_table(plan)),
@@ -59,11 +62,13 @@ def describe_plan(plan: ExperimentPlan) -> PlanTexts:
 
 
 def _title(plan: ExperimentPlan) -> str:
+    return f"Plan of {plan.values.experiment}: {_subject(plan)}" if plan.values.experiment else "Plan from assumptions"
+
+
+def _subject(plan: ExperimentPlan) -> str:
     values = plan.values
-    if not values.experiment:
-        return "Plan from assumptions"
-    treatment = f"{values.treatment}, " if values.treatment else ""
-    return f"Plan of {values.experiment}: {treatment}{metric_label(values.metric)}"
+    parts = [values.treatment or "assumed responses", metric_label(values.metric) if values.metric else ""]
+    return ", ".join(filter(None, parts))
 
 
 def _metric(plan: ExperimentPlan) -> str:
@@ -91,7 +96,7 @@ def _percent(fraction: float) -> str:
 
 
 def _days(days: float | None) -> str:
-    """Return a number of whole days, rounded up; "never" far beyond a year."""
+    """Return a number of whole days, rounded up; "not known" for None."""
     if days is None:
         return "not known"
     whole_days = math.ceil(days - 1e-6)
@@ -99,10 +104,11 @@ def _days(days: float | None) -> str:
 
 
 def _days_cell(requirement: Requirement) -> str:
-    """Return the days of a requirement for a table, marked beyond a year."""
-    if requirement.is_reachable or requirement.days is None:
-        return _days(requirement.days)
-    return f">{_NO_BREAK}1 year"
+    """Return the number of days of a requirement for a table, rounded up; beyond a year only that."""
+    if requirement.days is None:
+        return _days(None)
+    whole_days = math.ceil(requirement.days - 1e-6)
+    return format_count(whole_days) if requirement.is_reachable else f">{_NO_BREAK}1 year"
 
 
 def _main_requirement(requirements: Sequence[Requirement], power: float) -> Requirement:

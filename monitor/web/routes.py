@@ -55,6 +55,7 @@ _PUBLIC_PATHS: Final = frozenset({"/-/healthy", "/-/ready", "/runbook", *RUNBOOK
 HTTP_PATHS: Final = (
     "/",
     "/experiments/NAME",
+    "/experiments/NAME/plan",
     "/service",
     "/metrics",
     "/metrics/experiments",

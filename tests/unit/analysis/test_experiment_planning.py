@@ -12,8 +12,10 @@ from monitor.analysis import (
     PlanningValues,
     PlanOptionError,
     PlanOptions,
+    ResponseAssumptions,
     assumed_planning_values,
     parse_plan_options,
+    parse_response_assumptions,
     plan_experiment,
 )
 from monitor.export import describe_plan
@@ -24,11 +26,8 @@ def _values(criteria: PlanCriteria | None = None, mean: float | None = 2.0) -> P
     """Return values with a variance of 1.25 between students, and a correlation of 0.8 with the pre-period."""
     return assumed_planning_values(
         criteria or PlanCriteria(mde=0.1),
-        response_sd=2.0**0.5,
-        mean=mean,
+        ResponseAssumptions(sd=2.0**0.5, mean=mean, responses_per_student=4, correlation=0.5),
         students_per_day=200,
-        responses_per_student=4,
-        correlation=0.5,
     )
 
 
@@ -123,3 +122,22 @@ def test_the_plan_as_json_has_all_inputs_and_results() -> None:
     requirement = content["without_pre_period"][-1]["requirements"][1]
     assert requirement["power"] == 0.8
     assert requirement["students"] == pytest.approx(plan.without_pre_period[-1].requirements[1].students)
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [("metric_sd", "0"), ("metric_mean", "many"), ("responses_per_student", "0.5"), ("correlation", "1.1")],
+)
+def test_a_wrong_assumption_is_rejected_with_its_name(option: str, text: str) -> None:
+    """The other assumptions are right."""
+    with pytest.raises(PlanOptionError, match=rf"^{option}: got '{text}', expected a number"):
+        parse_response_assumptions({"metric_sd": "1", option: text})
+
+
+def test_assumptions_need_a_standard_deviation_and_students_per_day() -> None:
+    """None at all means the data of the store."""
+    assert parse_response_assumptions({"metric_sd": " ", "correlation": None}) is None
+    with pytest.raises(PlanOptionError, match="metric_sd: got no value"):
+        parse_response_assumptions({"metric_mean": "2"})
+    with pytest.raises(PlanOptionError, match="students_per_day: got no value"):
+        assumed_planning_values(PlanCriteria(mde=0.1), ResponseAssumptions(1.0), None)
