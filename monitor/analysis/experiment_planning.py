@@ -20,6 +20,7 @@ from monitor.errors import UsageError
 from monitor.stats import (
     MIN_UNITS_FOR_DECISION,
     EstimatePair,
+    GuardrailEvidence,
     PlanAssumptions,
     PlannedGuardrail,
     ResolvableEffect,
@@ -404,10 +405,7 @@ def stored_planning_values(
             treatments=evidence.criteria.treatments,
             max_value=evidence.max_value,
             min_value=evidence.min_value,
-            guardrails=tuple(
-                PlannedGuardrail(item.guardrail, *map(_guardrail_values, (item.arms.control, item.arms.treatment)))
-                for item in evidence.guardrails
-            ),
+            guardrails=tuple(_planned_guardrail(item, unadjusted) for item in evidence.guardrails),
         ),
         is_stored=True,
         experiment=summary.name,
@@ -457,9 +455,15 @@ def _students_per_day(experiment: str, unit_noun: str, verdicts: Sequence[Verdic
     return rate
 
 
-def _guardrail_values(estimate: Any) -> StudentValues:
-    """Return a guardrail's values; a variance of 0 if it is undefined, so that the time is unknown."""
-    return StudentValues(estimate.mean or 0.0, estimate.unit_variance or 0.0)
+def _planned_guardrail(item: GuardrailEvidence, primary: EstimatePair) -> PlannedGuardrail:
+    """Return a guardrail with its values; with a variance of 0 if it is undefined, so that the time is unknown."""
+    control, treatment = (
+        StudentValues(estimate.mean or 0.0, estimate.unit_variance or 0.0)
+        for estimate in (item.arms.control, item.arms.treatment)
+    )
+    students = item.arms.control.units + item.arms.treatment.units
+    ratio = students / (primary.control.units + primary.treatment.units)
+    return PlannedGuardrail(item.guardrail, control, treatment, ratio or 1.0)
 
 
 def _responses_per_student(summary: ExperimentSummary) -> float | None:

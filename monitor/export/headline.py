@@ -232,7 +232,8 @@ def _describe_waiting(experiment: ExperimentSummary, verdict: Verdict) -> Iterat
         open_guardrails = [result for result in verdict.guardrails if result.state in {"open", "unknown"}]
         for result in open_guardrails:
             label = metric_label(result.guardrail.name)
-            days = days_until_decided(result, evidence.students_per_day)
+            rates = evidence.students_per_day_with(result.control, result.treatment)
+            days = days_until_decided(result, rates)
             if result.state == "unknown":
                 yield f"When the guardrail on the {label} is decided is not known yet."
             elif days is None:

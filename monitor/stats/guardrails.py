@@ -29,7 +29,12 @@ import msgspec
 
 from monitor.config import LATENCY_METRIC, RESPONSES_METRIC, SESSION_RESPONSES_METRIC, SESSIONS_METRIC
 from monitor.stats.argument_checks import check_level, check_positive
-from monitor.stats.comparison import MIN_UNITS_FOR_DECISION, days_to_reach, information_for_half_width
+from monitor.stats.comparison import (
+    MIN_UNITS_FOR_DECISION,
+    days_to_reach,
+    information_for_half_width,
+    information_to_hold,
+)
 from monitor.stats.confidence_sequences import HalfNormalMixture, mde_information
 from monitor.stats.estimates import Effect, Estimate, estimate_effect
 from monitor.stats.rare_events import missing_value_variance, small_sample_variance
@@ -157,6 +162,20 @@ def days_until_decided(result: GuardrailResult, students_per_day: tuple[float, f
         return None
     information = information_for_half_width(mixture, distance, alpha)
     return None if information is None else days_to_reach(information, baseline, result.treatment, students_per_day)
+
+
+def days_to_hold(result: GuardrailResult, power: float, students_per_day: tuple[float, float]) -> float | None:
+    """Return the days until the guardrail is held with probability `power`, if the treatment does no harm.
+
+    None if the margin or a variance is undefined, if nothing varies, or if more than ten years are needed. Corrections
+    of small samples and rare events are left out.
+    """
+    if not result.margin:
+        return None
+    guardrail = result.guardrail
+    baseline = _allowed_estimate(guardrail, result.control) if guardrail.is_relative else result.control
+    information = information_to_hold(result.margin, result.alpha, power, tuning_margin(guardrail))
+    return days_to_reach(information, baseline, result.treatment, students_per_day)
 
 
 def _allowed_estimate(guardrail: Guardrail, control: Estimate) -> Estimate:

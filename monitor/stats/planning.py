@@ -42,7 +42,7 @@ from monitor.stats.comparison import (
     split_alpha,
 )
 from monitor.stats.estimates import Estimate
-from monitor.stats.guardrails import Guardrail, evaluate_guardrail
+from monitor.stats.guardrails import Guardrail, evaluate_guardrail, tuning_margin
 
 MAX_PLANNED_DAYS: Final = 365.0
 """A requirement of more days cannot be reached in practice."""
@@ -119,6 +119,8 @@ class PlannedGuardrail:
     guardrail: Guardrail
     control: StudentValues
     treatment: StudentValues
+    students_ratio: float = 1.0
+    """Students with a value of the guardrail's metric per student with a value of the primary metric."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +330,10 @@ def students_to_resolve(assumptions: PlanAssumptions, shares: Shares, power: flo
 def students_to_hold(
     assumptions: PlanAssumptions, planned: PlannedGuardrail, shares: Shares, power: float
 ) -> float | None:
-    """Return the students of all variants with whom a guardrail without harm is held; None if unknown or too many."""
+    """Return the students of all variants with whom a guardrail without harm is held; None if unknown or too many.
+
+    The students are those with a value of the primary metric.
+    """
     guardrail, alpha, z = planned.guardrail, assumptions.treatment_alpha, NormalDist().inv_cdf(power)
     harmless = replace(planned.treatment, mean=planned.control.mean)
     margin = guardrail.absolute_margin(planned.control.mean)
@@ -337,8 +342,8 @@ def students_to_hold(
     allowed_factor = 1.0
     if guardrail.is_relative:
         allowed_factor += guardrail.margin if guardrail.harmful_direction == "up" else -guardrail.margin
-    start = information_to_hold(margin, alpha, power) * _variance_of_one(
-        planned.control.variance, planned.treatment.variance, shares
+    start = information_to_hold(margin, alpha, power, tuning_margin(guardrail)) * _variance_of_one(
+        allowed_factor**2 * planned.control.variance, planned.treatment.variance, shares
     )
 
     def has_enough(students: float) -> bool:
@@ -352,7 +357,8 @@ def students_to_hold(
         variance = allowed_factor**2 * (control.variance or 0.0) + (treatment.variance or 0.0)
         return margin - z * math.sqrt(variance) >= result.most_harm
 
-    return _smallest_number(has_enough, max(start, _least_students(shares)))
+    students = _smallest_number(has_enough, max(start, _least_students(shares)))
+    return None if students is None else students / planned.students_ratio
 
 
 def _variance_of_one(control_variance: float, treatment_variance: float, shares: Shares) -> float:

@@ -41,7 +41,10 @@ def _escalations(margin: float) -> Guardrail:
 
 
 def _verdict(
-    units: tuple[int, int], per_day: tuple[float, float], guardrail: PlannedGuardrail | None = None
+    units: tuple[int, int],
+    per_day: tuple[float, float],
+    guardrail: PlannedGuardrail | None = None,
+    mde: float = ASSUMPTIONS.mde,
 ) -> Verdict:
     """Return the verdict of an experiment without any effect or harm, with the variances of `ASSUMPTIONS`."""
 
@@ -58,7 +61,7 @@ def _verdict(
             control="control",
             treatment="treatment",
             metric="dcg@5",
-            criteria=DecisionCriteria(mde=ASSUMPTIONS.mde, margin=0.0),
+            criteria=DecisionCriteria(mde=mde, margin=0.0),
             arms=pair(ASSUMPTIONS.control, ASSUMPTIONS.treatment),
             closed_days=9,
             students_per_day=per_day,
@@ -123,12 +126,24 @@ def test_rare_successes_need_more_students_than_the_variance_alone() -> None:
     assert corrected > 1.3 * plain
 
 
-def test_a_relative_margin_counts_the_variance_of_the_allowed_mean() -> None:
-    """The contrast is with (1 − r) times the control's mean, so a fall needs fewer students than the margin alone."""
-    guardrail = Guardrail("rated_share", "down", 0.1, max_value=1.0, is_relative=True)
-    students = students_to_hold(ASSUMPTIONS, PlannedGuardrail(guardrail, RATED, RATED), EVEN, 0.8)
-    absolute = information_to_hold(0.04, 0.05, 0.8) * (0.12 / 0.5 + 0.12 / 0.5)
-    assert students == pytest.approx(absolute, rel=0.1)
+def test_a_relative_margin_needs_as_many_students_as_the_verdict_predicts() -> None:
+    """The contrast is with (1 − r) times the control's mean, and the sequence is not tuned for that mean."""
+    guardrail = PlannedGuardrail(Guardrail("rated_share", "down", 0.1, max_value=1.0, is_relative=True), RATED, RATED)
+    students = students_to_hold(replace(ASSUMPTIONS, guardrails=(guardrail,)), guardrail, EVEN, 0.9)
+    assert students is not None
+    assert students == pytest.approx(information_to_hold(0.04, 0.05, 0.9, 0.025) * (0.81 * 0.12 / 0.5 + 0.12 / 0.5))
+    days = _verdict((500, 500), (50, 50), guardrail, mde=1.0).days_to_power
+    assert days == pytest.approx((students - 1000) / 100)
+
+
+def test_a_guardrail_that_more_students_have_needs_fewer_days() -> None:
+    """Half of the students are rated, so a day has twice as many with a share of escalations."""
+    guardrail = PlannedGuardrail(_escalations(0.02), RATED, RATED)
+    once, twice = (
+        students_to_hold(ASSUMPTIONS, replace(guardrail, students_ratio=ratio), EVEN, 0.8) for ratio in (1.0, 2.0)
+    )
+    assert once is not None
+    assert twice == pytest.approx(once / 2)
 
 
 def test_a_time_out_that_the_sample_may_lack_needs_six_to_seven_students_per_time_out_and_margin() -> None:
