@@ -15,7 +15,7 @@ import msgspec
 from monitor.analysis.analysis_plan import AnalysisPlan
 from monitor.analysis.summary import ExperimentSummary
 from monitor.clock import DAY_MS
-from monitor.config import ExperimentSettings
+from monitor.config import NO_TEXTS, DisplayTexts, ExperimentSettings
 from monitor.errors import UsageError
 from monitor.stats import (
     MIN_UNITS_FOR_DECISION,
@@ -82,6 +82,8 @@ class PlanningValues:
     experiment: str = ""
     treatment: str = ""
     unit_noun: str = "student"
+    texts: DisplayTexts = NO_TEXTS
+    """Labels and units of the experiment; not in the JSON."""
     mean: float | None = None
     """The control's mean; None if unknown."""
     responses_per_student: float | None = None
@@ -133,7 +135,10 @@ class ExperimentPlan:
 
     def to_json(self) -> dict[str, Any]:
         """Return all inputs and results as JSON."""
-        content: dict[str, Any] = msgspec.to_builtins(asdict(self))
+        content: dict[str, Any] = msgspec.to_builtins(
+            asdict(replace(self, values=replace(self.values, texts=NO_TEXTS)))
+        )
+        del content["values"]["texts"]
         guardrails = content["values"]["assumptions"]["guardrails"]
         for item, planned in zip(guardrails, self.values.assumptions.guardrails, strict=True):
             item["guardrail"] = msgspec.to_builtins(planned.guardrail)
@@ -361,6 +366,7 @@ def assumed_planning_values(
         assumptions=PlanAssumptions(criteria.mde, students, students, schedule, criteria.alpha, criteria.treatments),
         is_stored=False,
         experiment="" if settings is None else settings.name,
+        texts=NO_TEXTS if settings is None else settings.texts,
         mean=responses.mean,
         responses_per_student=responses.responses_per_student,
         correlation=responses.correlation,
@@ -411,6 +417,7 @@ def stored_planning_values(
         experiment=summary.name,
         treatment=treatment,
         unit_noun=evidence.unit_noun,
+        texts=settings.texts,
         mean=control.mean,
         responses_per_student=_responses_per_student(summary),
         correlation=_correlation(summary),

@@ -67,25 +67,23 @@ def _title(plan: ExperimentPlan) -> str:
 
 def _subject(plan: ExperimentPlan) -> str:
     values = plan.values
-    parts = [values.treatment or "assumed responses", metric_label(values.metric) if values.metric else ""]
+    treatment = values.texts.variant_label(values.treatment)
+    parts = [treatment or "assumed responses", metric_label(values.metric, values.texts) if values.metric else ""]
     return ", ".join(filter(None, parts))
 
 
 def _metric(plan: ExperimentPlan) -> str:
-    return metric_label(plan.values.metric) if plan.values.metric else "the metric"
+    return metric_label(plan.values.metric, plan.values.texts) if plan.values.metric else "the metric"
 
 
-def _effect_text(plan: ExperimentPlan, effect: float, *, significant: bool = False) -> str:
-    """Return an effect in the unit of the metric, with the percentage of the mean in parentheses if that is known.
+def _guardrail(plan: ExperimentPlan, name: str) -> str:
+    return metric_label(name, plan.values.texts)
 
-    `significant` rounds to two significant digits.
-    """
+
+def _effect_text(plan: ExperimentPlan, effect: float) -> str:
+    """Return an effect in the unit of the metric, with the percentage of the mean in parentheses if that is known."""
     metric, mean = plan.values.metric, plan.values.mean
-    if significant:
-        (number,) = format_changes(metric, [effect])
-        text = f"{number}{metric_unit(metric)}"
-    else:
-        text = format_amount(metric, effect)
+    text = format_amount(metric, effect, plan.values.texts)
     if not mean or mean < 0:
         return text
     return f"{text} ({100 * effect / mean:.1f}{_NO_BREAK}% of the mean)"
@@ -122,7 +120,7 @@ def _answers(plan: ExperimentPlan) -> list[str]:
     adjusted = _requirement_at(plan, plan.main_shares, with_pre_period=True)
     best = adjusted if adjusted is not None and _measures_pre_period(plan) else plain
     if best is None or best.days is None:
-        guardrail = "" if best is None or best.last_test is None else f" on the {metric_label(best.last_test)}"
+        guardrail = "" if best is None or best.last_test is None else f" on the {_guardrail(plan, best.last_test)}"
         return [f"The time to a decision is not known, because the guardrail{guardrail} has no values yet."]
     if best.is_reachable:
         sentences = [_reachable_sentence(plan, best), *_limiting_guardrail(plan, best)]
@@ -179,7 +177,7 @@ def _limiting_guardrail(plan: ExperimentPlan, requirement: Requirement) -> list[
     if requirement.last_test is None:
         return []
     noun = plan.values.unit_noun
-    return [f"The guardrail on the {metric_label(requirement.last_test)} needs more {noun}s than the effect."]
+    return [f"The guardrail on the {_guardrail(plan, requirement.last_test)} needs more {noun}s than the effect."]
 
 
 def _rate(per_day: float) -> str:
@@ -191,11 +189,11 @@ def _facts(plan: ExperimentPlan) -> list[tuple[str, str]]:
     values, assumptions = plan.values, plan.values.assumptions
     schedule, metric, noun = assumptions.schedule, plan.values.metric, plan.values.unit_noun
     deviations = [math.sqrt(item.variance) for item in (assumptions.control, assumptions.treatment)]
-    spread = format_changes(metric, [sum(deviations) / 2])[0] + metric_unit(metric)
+    spread = format_changes(metric, [sum(deviations) / 2])[0] + metric_unit(metric, plan.values.texts)
     origin = "of the store" if values.is_stored else "assumed"
     facts = [("smallest effect of interest", _effect_text(plan, assumptions.mde))]
     if values.mean is not None:
-        facts.append(("mean of the control", f"{format_mean(metric, values.mean)} ({origin})"))
+        facts.append(("mean of the control", f"{format_mean(metric, values.mean, values.texts)} ({origin})"))
     facts.append((f"standard deviation between {noun}s", f"{spread} ({origin})"))
     facts.append((f"{noun}s per day, all variants", _rate(schedule.students_per_day)))
     if values.responses_per_student is not None:
@@ -210,7 +208,12 @@ def _facts(plan: ExperimentPlan) -> list[tuple[str, str]]:
     facts.append(("alpha", level))
     facts.append(("first decision", f"after {_days(schedule.min_days + schedule.window_days)} at the earliest"))
     if assumptions.guardrails:
-        facts.append(("guardrails", ", ".join(metric_label(item.guardrail.name) for item in assumptions.guardrails)))
+        facts.append(
+            (
+                "guardrails",
+                ", ".join(_guardrail(plan, item.guardrail.name) for item in assumptions.guardrails),
+            )
+        )
     return facts
 
 
@@ -235,7 +238,7 @@ def _share_table(plan: ExperimentPlan) -> PlanTable:
         if plan.with_pre_period:
             cells.append(_days_cell(_main_requirement(plan.with_pre_period[index].requirements, plan.main_power)))
         rows.append(tuple(cells))
-    effect = format_amount(plan.values.metric, plan.values.assumptions.mde)
+    effect = format_amount(plan.values.metric, plan.values.assumptions.mde, plan.values.texts)
     guardrails = ", all guardrails held" if plan.values.assumptions.guardrails else ""
     return PlanTable(f"Days until an effect of {effect} is shown{guardrails}", tuple(columns), tuple(rows))
 
@@ -268,7 +271,7 @@ def _smallest_effect(plan: ExperimentPlan, effect: ResolvableEffect) -> str:
     metric, mean = plan.values.metric, plan.values.mean
     (number,) = format_changes(metric, [effect.mde])
     percentage = f" ({_percent(effect.mde / mean)})" if mean and mean > 0 else ""
-    return f"{number}{metric_unit(metric)}{percentage}"
+    return f"{number}{metric_unit(metric, plan.values.texts)}{percentage}"
 
 
 def _notes(plan: ExperimentPlan) -> list[str]:
