@@ -5,6 +5,7 @@
 - `entry_days`: the first and last day of entry, without stray days. `interim_history`: analyses as of past times.
 - `experiment_planning`: students and days until an effect is resolved, from stored estimates or assumptions.
 - `snapshots`: hourly results to keep, because they cannot be recomputed.
+- `day_log`: the days of an experiment with remarks on unusual ones.
 - `summary`: the read model of all outputs. `drift`: changes of a distribution from day to day.
 - `undeclared`: experiments that the configuration lacks, and the rule by which they are adopted automatically.
 - `item_scores`, `item_sums`, `shown_items`: bounds of ratings, stored sums, counts. `triage`: the review list.
@@ -15,6 +16,17 @@ from __future__ import annotations
 
 from monitor.analysis.analysis_plan import find_analysis_time
 from monitor.analysis.analyzer import Analysis, Analyzer
+from monitor.analysis.day_log import (
+    MIN_RESPONSES_PER_DAY,
+    DayEntry,
+    DayLog,
+    DayReading,
+    DayRemark,
+    RemarkKind,
+    VariantDay,
+    VariantDaySums,
+    build_day_log,
+)
 from monitor.analysis.decision_history import (
     StatePeriod,
     VerdictHistory,
@@ -93,6 +105,7 @@ __all__ = [
     "DEFAULT_POWERS",
     "MAX_LISTED",
     "MIN_DRIFT_ALPHA",
+    "MIN_RESPONSES_PER_DAY",
     "PLAN_OPTIONS",
     "REVIEW_DAYS",
     "Analysis",
@@ -100,6 +113,10 @@ __all__ = [
     "BackfillProgress",
     "CellCounts",
     "DayDrift",
+    "DayEntry",
+    "DayLog",
+    "DayReading",
+    "DayRemark",
     "DecayedMean",
     "DecayedMeanSnapshot",
     "Drift",
@@ -119,6 +136,7 @@ __all__ = [
     "PlanOptions",
     "PlanningValues",
     "PrePeriod",
+    "RemarkKind",
     "ResponseAssumptions",
     "ResponseWithFeedback",
     "ReviewRanking",
@@ -132,10 +150,13 @@ __all__ = [
     "TriageEntry",
     "TriageKind",
     "UndeclaredExperiment",
+    "VariantDay",
+    "VariantDaySums",
     "VariantSummary",
     "VerdictHistory",
     "assumed_planning_values",
     "auto_adoptable",
+    "build_day_log",
     "compute_interim_analyses",
     "compute_student_splits",
     "count_students_by_category",

@@ -25,6 +25,7 @@ from monitor.config.config_files import (
     read_config_files,
     referenced_files,
 )
+from monitor.config.display_texts import parse_link
 from monitor.config.exclusion import find_exclusion_errors
 from monitor.config.experiment_tables import MAX_NAME_LENGTH, is_name, parse_experiment
 from monitor.config.line_numbers import find_line, read_line_numbers

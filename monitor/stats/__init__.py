@@ -8,6 +8,8 @@
 - `srm`: the sample ratio mismatch test. `guardrails`: bounds of harm. `decision`: the rule from evidence to verdict.
 - `planning`: students and days until an effect is resolved.
 - `decay_bands`: bands around decayed means, for display. `wording`: phrases with numbers and units for readers.
+- `decay_bands`, `day_bands`: bands of decayed means and of a day's mean, for display.
+- `wording`: phrases with numbers and units for readers.
 
 docs/statistics.md has the estimands, formulas, sources and the limits of what may be claimed.
 """
@@ -23,6 +25,7 @@ from monitor.stats.comparison import (
 )
 from monitor.stats.cuped import CovariateStatistic, RegressionAdjustedStatistics, apply_cuped
 from monitor.stats.data_quality import DataQuality, ResponseQuality
+from monitor.stats.day_bands import BAND_ALPHA, BAND_DAYS, MAX_DAYS_BEFORE, MIN_DAYS_BEFORE, DayBand, predict_day_mean
 from monitor.stats.decay_bands import decay_band_multiplier, design_effect
 from monitor.stats.decision import Verdict, VerdictState, decide_verdict, parse_evidence
 from monitor.stats.estimates import Estimand, Estimate, SampleMeanStatistic, estimate_stratified
@@ -93,7 +96,11 @@ from monitor.stats.wording import (
 )
 
 __all__ = [
+    "BAND_ALPHA",
+    "BAND_DAYS",
+    "MAX_DAYS_BEFORE",
     "MAX_PLANNED_DAYS",
+    "MIN_DAYS_BEFORE",
     "MIN_UNITS_FOR_DECISION",
     "MIN_UNITS_FOR_INTERVAL",
     "BackfillProgress",
@@ -101,6 +108,7 @@ __all__ = [
     "CovariateStatistic",
     "CupedAdjustment",
     "DataQuality",
+    "DayBand",
     "DayCounts",
     "DecisionCriteria",
     "DiagnosticMetric",
@@ -170,6 +178,7 @@ __all__ = [
     "parse_evidence",
     "plan_shares",
     "pre_period_correlation",
+    "predict_day_mean",
     "resolvable_effects",
     "split_alpha",
     "student_variance",

@@ -13,7 +13,7 @@ import hmac
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -40,6 +40,7 @@ from monitor.errors import DependencyUnavailable, UnusableStore, UsageError, esc
 from monitor.export import ExperimentsCollector, ServiceHealth, headlines_json
 from monitor.pipeline import ExperimentDeclarations
 from monitor.web.declaration_routes import MAX_DECLARATION_BYTES, DeclarationEndpoints
+from monitor.web.grafana_links import board_address
 from monitor.web.list_page import list_page
 from monitor.web.pages import ExperimentPage, Page, PageContent, page_header, page_response, problem_page
 from monitor.web.runbook import RUNBOOK_STYLES, runbook_response
@@ -67,6 +68,7 @@ HTTP_PATHS: Final = (
     "/api/experiments",
     "/api/experiments/NAME",
     "/api/experiments/NAME/verdict",
+    "/api/experiments/NAME/days",
     "/api/experiments/NAME/items",
     "/api/experiments/NAME/attention",
     "/api/declarations",
@@ -75,8 +77,9 @@ HTTP_PATHS: Final = (
 _READ_METHODS: Final = ("GET", "HEAD")
 _EXPERIMENT_PAGES: Final = "/experiments/"
 _VERDICT_SUFFIX: Final = "/verdict"
+_DAYS_SUFFIX: Final = "/days"
 _ITEM_SUFFIXES: Final = ("/items", "/attention")
-_EXPERIMENT_SUFFIXES: Final = (_VERDICT_SUFFIX, *_ITEM_SUFFIXES)
+_EXPERIMENT_SUFFIXES: Final = (_VERDICT_SUFFIX, _DAYS_SUFFIX, *_ITEM_SUFFIXES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,8 @@ class HttpEndpoints:
 
     `read_summary`, `read_history` and `read_items` may block, and may raise `DependencyUnavailable`. `read_items` takes
     the path after `/api/experiments/` and the query. It raises `UsageError` for a wrong query and KeyError for an
-    unknown experiment.
+    unknown experiment. `read_days` returns the days of an experiment up to a time as JSON; without it, there is no such
+    path.
     `read_health` returns a recent health of the service. It and `read_starts` may raise `DependencyUnavailable`.
     `reload_configuration` may block. `readiness_problems` returns the reasons why the process is not ready,
     `data_problems` sentences about events that do not count; neither blocks. Without `declarations`, there are no paths
@@ -135,10 +139,12 @@ class HttpEndpoints:
         pages: Mapping[str, Page] = MappingProxyType({}),
         experiment_pages: Mapping[str, ExperimentPage] = MappingProxyType({}),
         experiment_names: Callable[[], Collection[str]] = tuple,
+        read_days: Callable[[ExperimentSummary, int | None], dict[str, Any]] | None = None,
     ) -> None:
         self._read_summary = read_summary
         self._read_history = read_history
         self._read_items = read_items
+        self._read_days = read_days
         self._process_registry = process_registry
         self._read_health = read_health
         self._reload_configuration = reload_configuration
@@ -196,7 +202,9 @@ class HttpEndpoints:
             health = self._read_health()
         except DependencyUnavailable as error:
             return self._page_without_store(request, f"The store is out of reach: {error}", 503)
-        return page_response(request, content, page_header(health, self._readiness_problems(), self._clock()))
+        header = page_header(health, self._readiness_problems(), self._clock())
+        board = board_address(self._display.grafana_url, request.url.path, content.experiment)
+        return page_response(request, content, {**header, "board_address": board})
 
     def _list_page(self, _query: Mapping[str, str]) -> PageContent:
         return list_page(self._read_summary(None), self._read_health(), self._display, self._clock())
@@ -213,7 +221,7 @@ class HttpEndpoints:
             for suffix in sorted(self._experiment_pages, key=len):
                 name = path[: len(path) - len(suffix)]
                 if path.endswith(suffix) and name in names:
-                    return self._experiment_pages[suffix](name, query)
+                    return replace(self._experiment_pages[suffix](name, query), experiment=name)
             text = unknown_experiment_text(path, names)
             return problem_page("No such experiment", f"{text[0].upper()}{text[1:]}.", 404)
 
@@ -272,7 +280,11 @@ class HttpEndpoints:
                 raise HTTPException(400, str(error)) from error
             except KeyError:
                 pass
-        summary = self._read_summary(_as_of_ms(request))
+        as_of_ms = _as_of_ms(request)
+        summary = self._read_summary(as_of_ms)
+        days_of = summary.experiments.get(name.removesuffix(_DAYS_SUFFIX)) if name.endswith(_DAYS_SUFFIX) else None
+        if self._read_days is not None and days_of is not None and name not in summary.experiments:
+            return _json_response(self._read_days(days_of, as_of_ms))
         content = experiment_json(summary, name, self._read_history)
         if content is None:
             return _json_response({"error": unknown_experiment_text(name, summary.experiments)}, 404)
