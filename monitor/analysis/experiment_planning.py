@@ -150,10 +150,11 @@ def plan_experiment(values: PlanningValues, options: PlanOptions) -> ExperimentP
     values = _apply_options(values, options)
     assumptions, treatments = values.assumptions, values.assumptions.treatments
     pairs = [Shares.of_treatment(share, treatments) for share in _treatment_shares(options, treatments)]
-    own = values.own_shares
-    if own is not None and not options.treatment_shares and own not in pairs:
-        pairs = sorted([*pairs, own], key=lambda pair: pair.treatment)
-    main_shares = own if own in pairs and own is not None else max(pairs, key=lambda p: min(p.control, p.treatment))
+    own_shares = values.own_shares
+    if own_shares is not None and not options.treatment_shares and own_shares not in pairs:
+        pairs = sorted([*pairs, own_shares], key=lambda pair: pair.treatment)
+    even_shares = max(pairs, key=lambda pair: min(pair.control, pair.treatment))
+    main_shares = own_shares if own_shares is not None and own_shares in pairs else even_shares
     main_power = _MAIN_POWER if _MAIN_POWER in options.powers else options.powers[-1]
     pre_period = _find_reduction(values, options)
     reduced = None if pre_period is None else assumptions.reduce_variance(pre_period.variance_reduction)
@@ -199,11 +200,11 @@ def _treatment_shares(options: PlanOptions, treatments: int) -> list[float]:
     if options.treatment_shares:
         for share in options.treatment_shares:
             if not 0 < share < limit:
-                others = "the treatment" if treatments == 1 else f"each of the {treatments} treatments"
+                treatment_phrase = "the treatment" if treatments == 1 else f"each of the {treatments} treatments"
                 raise PlanOptionError(
                     "share",
                     f"{100 * share:g} %",
-                    f"more than 0 and less than {100 * limit:.4g} % for {others}: the control gets the rest",
+                    f"more than 0 and less than {100 * limit:.4g} % for {treatment_phrase}: the control gets the rest",
                 )
         return sorted(set(options.treatment_shares))
     even = 1 / (treatments + 1)
@@ -394,7 +395,7 @@ def stored_planning_values(
     control, treated = _stored_values(summary.name, settings.control, treatment, evidence.unit_noun, unadjusted)
     if students_per_day is None:
         students_per_day = _students_per_day(summary.name, evidence.unit_noun, list(verdicts.values()))
-    own = settings.intended_shares(summary.analysis.as_of_ms) if summary.analysis is not None else {}
+    intended = settings.intended_shares(summary.analysis.as_of_ms) if summary.analysis is not None else {}
     return PlanningValues(
         metric=evidence.metric,
         assumptions=PlanAssumptions(
@@ -421,8 +422,8 @@ def stored_planning_values(
         mean=control.mean,
         responses_per_student=_responses_per_student(summary),
         correlation=_correlation(summary),
-        own_shares=Shares(own[settings.control], own[treatment])
-        if own.get(settings.control) and own.get(treatment)
+        own_shares=Shares(intended[settings.control], intended[treatment])
+        if intended.get(settings.control) and intended.get(treatment)
         else None,
         measured_reduction=verdict.variance_reduction,
         students=(unadjusted.control.units, unadjusted.treatment.units),
@@ -482,10 +483,10 @@ def _responses_per_student(summary: ExperimentSummary) -> float | None:
 
 def _correlation(summary: ExperimentSummary) -> float | None:
     """Return the intra-student correlation, averaged over the variants by their numbers of responses."""
-    known = [
+    correlations = [
         (variant.metrics[summary.primary].count, variant.primary_correlation)
         for variant in summary.variants.values()
         if variant.primary_correlation is not None and not math.isnan(variant.primary_correlation)
     ]
-    responses = sum(count for count, _ in known)
-    return sum(count * correlation for count, correlation in known) / responses if responses else None
+    responses = sum(count for count, _ in correlations)
+    return sum(count * correlation for count, correlation in correlations) / responses if responses else None

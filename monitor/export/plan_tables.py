@@ -21,6 +21,7 @@ from monitor.stats import (
 )
 
 _DAYS_PER_WEEK: Final = 7
+_MAX_LISTED_DAYS: Final = 36_525
 _PRE_PERIOD_COLUMN: Final = "with pre-period"
 _NO_BREAK: Final = "\u202f"
 
@@ -94,9 +95,11 @@ def _percent(fraction: float) -> str:
 
 
 def _days(days: float | None) -> str:
-    """Return a number of whole days, rounded up; "not known" for None."""
+    """Return a number of whole days, rounded up; "not known" for None, and a phrase beyond 100 years."""
     if days is None:
         return "not known"
+    if days > _MAX_LISTED_DAYS:
+        return "over 100 years"
     whole_days = math.ceil(days - 1e-6)
     return f"{format_count(whole_days)} {'day' if whole_days == 1 else 'days'}"
 
