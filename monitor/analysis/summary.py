@@ -133,6 +133,8 @@ class VariantSummary:
     """Responses that a rule of `exclude` matches: no other number contains them."""
     excluded_students: int = 0
     """Students with an excluded response."""
+    primary_correlation: float | None = None
+    """Correlation of the primary metric between two responses of a student; None if unknown. Not in the JSON."""
 
     @property
     def rated_share(self) -> float | None:

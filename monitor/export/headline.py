@@ -120,20 +120,45 @@ def headlines_json(experiment: ExperimentSummary, min_students: int = 1) -> dict
 
 def _describe_headline(experiment: ExperimentSummary, treatment: str, verdict: Verdict, *, is_hidden: bool) -> Headline:
     view = _VerdictView(experiment, verdict, is_hidden=is_hidden)
-    effect = None if is_hidden or view.is_unusable else _format_effect(verdict)
-    relative = verdict.primary.difference.relative_effect, *verdict.relative_bounds
+    effect = None if is_hidden or _is_unusable(verdict) else _format_effect(verdict)
     return Headline(
         treatment=treatment,
         label=variant_title(treatment, verdict.evidence.texts),
         state=verdict.state,
-        tone="bad" if view.validity_warnings else TONES.get(verdict.state, "open"),
+        tone="bad" if _is_incomparable(verdict) else TONES.get(verdict.state, "open"),
         title=state_title(experiment, verdict),
         effect=effect,
-        bounds=_NO_BOUNDS if effect is None or None in relative else relative,
+        bounds=_NO_BOUNDS if is_hidden else judged_effect(verdict),
         known=" ".join(view.describe_known(effect)),
         blocking=view.describe_blocking(),
         next_step=view.describe_next_step(),
         students=(verdict.primary.control.units, verdict.primary.treatment.units),
+    )
+
+
+def judged_effect(verdict: Verdict) -> RelativeBounds:
+    """Return the relative effect that is judged, with its bounds; all None unless all are known and may be used."""
+    primary, relative = verdict.primary, (verdict.primary.difference.relative_effect, *verdict.relative_bounds)
+    return _NO_BOUNDS if _is_unusable(verdict) or primary.lower is None or None in relative else relative
+
+
+def _is_unusable(verdict: Verdict) -> bool:
+    """Return whether the effect must not be used: the variants cannot be compared, or events are missing."""
+    return _is_incomparable(verdict) or verdict.evidence.history.is_incomplete
+
+
+def _is_incomparable(verdict: Verdict) -> bool:
+    """Return whether the variants cannot be compared, also while the experiment is too young for a decision."""
+    return verdict.state == "invalid" or bool(_list_validity_warnings(verdict))
+
+
+def _list_validity_warnings(verdict: Verdict) -> tuple[str, ...]:
+    """Return why the variants cannot be compared; nothing while a backfill counts earlier events."""
+    if verdict.evidence.history.is_incomplete:
+        return ()
+    findings = (*verdict.reasons, *verdict.notes)
+    return tuple(
+        dict.fromkeys(finding.text for finding in findings if finding.is_warning and finding.is_about_validity)
     )
 
 
@@ -180,26 +205,11 @@ class _VerdictView:
         """The codes of the reasons."""
         return frozenset(reason.code for reason in self.verdict.reasons)
 
-    @property
-    def validity_warnings(self) -> tuple[str, ...]:
-        """Why the variants cannot be compared, also while the experiment is too young for a decision."""
-        if self.verdict.evidence.history.is_incomplete:
-            return ()
-        findings = (*self.verdict.reasons, *self.verdict.notes)
-        return tuple(
-            dict.fromkeys(finding.text for finding in findings if finding.is_warning and finding.is_about_validity)
-        )
-
-    @property
-    def is_unusable(self) -> bool:
-        """Whether the effect must not be used: the variants cannot be compared, or events are missing."""
-        return bool(self.validity_warnings) or self.verdict.evidence.history.is_incomplete
-
     def describe_known(self, effect: str | None) -> Iterator[str]:
         """Yield sentences on the primary metric, and on guardrail metrics that have changed for the worse."""
         evidence, primary = self.verdict.evidence, self.verdict.primary
         label, treatment = metric_label(evidence.metric, evidence.texts), evidence.treatment_label
-        if self.validity_warnings:
+        if _is_incomparable(self.verdict):
             yield "The variants cannot be compared, so no effect is known."
             return
         if effect is None or primary.lower is None or primary.upper is None:
@@ -218,7 +228,7 @@ class _VerdictView:
                 finding = f"is {'better' if sign * primary.lower > 0 else 'worse'} with {treatment}"
             title = capitalized_metric_label(evidence.metric, evidence.texts)
             yield f"{title} {finding}: {effect}, {level}."
-        if not self.is_hidden and not self.is_unusable:
+        if not self.is_hidden and not _is_unusable(self.verdict):
             for result in self.verdict.guardrails:
                 if result.is_certain_harm and result.state != "crossed":
                     yield _describe_certain_harm(result, evidence.texts)
@@ -230,7 +240,7 @@ class _VerdictView:
             for reason in self.verdict.reasons
             if reason.code not in _EVIDENCE_CODES and (not self.is_hidden or reason.is_about_validity)
         ]
-        return " ".join(dict.fromkeys((*self.validity_warnings, *texts))) or (
+        return " ".join(dict.fromkeys((*_list_validity_warnings(self.verdict), *texts))) or (
             f"{STATE_DESCRIPTIONS[self.verdict.state].capitalize()}."
             if self.is_hidden and self.verdict.state not in {"ship", "non_inferior"}
             else None
@@ -243,7 +253,7 @@ class _VerdictView:
             return "Wait until the earlier events are counted."
         if experiment.history.is_archived:
             return "The experiment is archived: no further events count."
-        if self.validity_warnings and state != "invalid":
+        if state != "invalid" and _is_incomparable(self.verdict):
             return "Repair the cause now: waiting does not help."
         if state == "ship":
             return self._describe_roll_out()
@@ -314,7 +324,8 @@ class _VerdictView:
     def _describe_guardrail_waiting(self, result: GuardrailResult) -> str:
         """Return a sentence on the time until a guardrail is decided."""
         label = metric_label(result.guardrail.name, self.verdict.evidence.texts)
-        days = days_until_decided(result, self.verdict.evidence.students_per_day)
+        rates = self.verdict.evidence.students_per_day_with(result.control, result.treatment)
+        days = days_until_decided(result, rates)
         if result.state == "unknown":
             return f"The time until the guardrail on the {label} is decided is not known yet."
         if days is None:

@@ -146,9 +146,13 @@ def information_to_resolve(mde: float, alpha: float, power: float = 0.5) -> floa
 
 
 @lru_cache(maxsize=256)
-def information_to_hold(margin: float, alpha: float, power: float) -> float:
-    """Return the information at which a guardrail without any harm is held with probability `power`."""
-    return _information_to_resolve(HalfNormalMixture.tune(mde_information(margin), alpha), margin, alpha, power)
+def information_to_hold(margin: float, alpha: float, power: float, tuning_margin: float) -> float:
+    """Return the information at which a guardrail without any harm is held with probability `power`.
+
+    `tuning_margin` is the harm for which the sequence is tuned; it is not `margin` if that is relative to a mean.
+    """
+    mixture = HalfNormalMixture.tune(mde_information(tuning_margin), alpha)
+    return _information_to_resolve(mixture, margin, alpha, power)
 
 
 def _information_to_resolve(

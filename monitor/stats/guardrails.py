@@ -29,7 +29,7 @@ import msgspec
 
 from monitor.config import LATENCY_METRIC, RESPONSES_METRIC, SESSION_RESPONSES_METRIC, SESSIONS_METRIC
 from monitor.stats.argument_checks import check_level, check_positive
-from monitor.stats.comparison import MIN_UNITS_FOR_DECISION
+from monitor.stats.comparison import MIN_UNITS_FOR_DECISION, days_to_reach, information_to_hold
 from monitor.stats.confidence_sequences import HalfNormalMixture, mde_information
 from monitor.stats.estimates import Effect, Estimate, estimate_effect
 from monitor.stats.rare_events import missing_value_variance, small_sample_variance
@@ -173,6 +173,20 @@ def _grow_estimate(estimate: Estimate, new_units: int) -> Estimate:
     units = estimate.units + new_units
     unit_variance = estimate.unit_variance
     return Estimate(units, estimate.mean, None if unit_variance is None else unit_variance / units)
+
+
+def days_to_hold(result: GuardrailResult, power: float, students_per_day: tuple[float, float]) -> float | None:
+    """Return the days until the guardrail is held with probability `power`, if the treatment does no harm.
+
+    None if the margin or a variance is undefined, if nothing varies, or if more than ten years are needed. Corrections
+    of small samples and rare events are left out.
+    """
+    if not result.margin:
+        return None
+    guardrail = result.guardrail
+    baseline = _allowed_estimate(guardrail, result.control) if guardrail.is_relative else result.control
+    information = information_to_hold(result.margin, result.alpha, power, tuning_margin(guardrail))
+    return days_to_reach(information, baseline, result.treatment, students_per_day)
 
 
 def _allowed_estimate(guardrail: Guardrail, control: Estimate) -> Estimate:
