@@ -6,6 +6,7 @@
 - `snapshots`: hourly results to keep, because they cannot be recomputed.
 - `summary`: the read model of all outputs. `drift`: changes of a distribution from day to day.
 - `undeclared`: experiments that the configuration lacks, and the rule by which they are adopted automatically.
+- `notification_events`: which changes are worth a message.
 - `item_scores`, `item_sums`, `shown_items`: bounds of ratings, stored sums, counts. `triage`: the review list.
 - `item_overview`, `diversity`: statistics from single responses, and measures of a list's diversity.
 """
@@ -45,6 +46,19 @@ from monitor.analysis.item_overview import (
 )
 from monitor.analysis.item_scores import ItemScore
 from monitor.analysis.item_sums import ItemCoverage, ItemSums, StoredItems
+from monitor.analysis.notification_events import (
+    MIN_DISCOVERED_RESPONSES,
+    Change,
+    ExperimentMemory,
+    ExperimentObservation,
+    NotificationMemory,
+    PendingState,
+    ReportedState,
+    find_changes,
+    list_harms,
+    list_sample_ratio_mismatches,
+    message_state,
+)
 from monitor.analysis.plan import find_analysis_time
 from monitor.analysis.snapshots import (
     DecayedMeanSnapshot,
@@ -69,18 +83,22 @@ from monitor.analysis.undeclared import UndeclaredExperiment, auto_adoptable, fi
 from monitor.stats import BackfillProgress, ExperimentHistory
 
 __all__ = [
+    "MIN_DISCOVERED_RESPONSES",
     "MIN_DRIFT_ALPHA",
     "REVIEW_DAYS",
     "Analysis",
     "Analyzer",
     "BackfillProgress",
     "CellCounts",
+    "Change",
     "DayDrift",
     "DecayedMean",
     "DecayedMeanSnapshot",
     "Drift",
     "DriftDistance",
     "ExperimentHistory",
+    "ExperimentMemory",
+    "ExperimentObservation",
     "ExperimentSnapshot",
     "ExperimentSummary",
     "IntraListDiversity",
@@ -89,6 +107,9 @@ __all__ = [
     "ItemScore",
     "ItemSums",
     "MetricSummary",
+    "NotificationMemory",
+    "PendingState",
+    "ReportedState",
     "ResponseWithFeedback",
     "ReviewRanking",
     "SnapshotHistory",
@@ -109,14 +130,18 @@ __all__ = [
     "count_students_by_category",
     "count_students_until",
     "find_analysis_time",
+    "find_changes",
     "find_entry_days",
     "find_meant_name",
     "format_timestamp",
     "history_json",
+    "list_harms",
+    "list_sample_ratio_mismatches",
     "list_state_periods",
     "list_verdict_history",
     "measure_day_drift",
     "measure_drift",
+    "message_state",
     "rank_for_review",
     "select_prunable_hours",
     "spelling",

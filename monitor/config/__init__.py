@@ -6,6 +6,7 @@
 - `experiment_tables`, `metric_tables`, `criteria`: parsers of an experiment's table
 - `definitions`: the settings that sums depend on
 - `exclusion`: parsers of rules of exclusion and of units
+- `notify_tables`: parsers of `[[notify]]`
 - `sources`, `paths`: parsers of `[[kafka.sources]]` and of its paths
 - `running_changes`: what a changed configuration changes in a running experiment
 - `digest`: a digest of all settings. `declared_set`: the versioned set of declared experiments
@@ -54,6 +55,7 @@ from monitor.config.settings import (
     LATENCY_ABOVE_PREFIX,
     LATENCY_METRIC,
     NO_CATEGORY,
+    NOTIFY_EVENTS,
     OTHER_CATEGORY,
     PER_STUDENT_PREFIX,
     RATED_SHARE_METRIC,
@@ -89,6 +91,8 @@ from monitor.config.settings import (
     NamedDiscount,
     NamedGain,
     NdcgIdeal,
+    NotifyEvent,
+    NotifySettings,
     Population,
     SchemaRegistrySettings,
     Settings,
@@ -106,6 +110,7 @@ __all__ = [
     "LATENCY_METRIC",
     "MAX_GAIN",
     "MAX_NAME_LENGTH",
+    "NOTIFY_EVENTS",
     "NO_CATEGORY",
     "OTHER_CATEGORY",
     "PER_STUDENT_PREFIX",
@@ -149,6 +154,8 @@ __all__ = [
     "NamedDiscount",
     "NamedGain",
     "NdcgIdeal",
+    "NotifyEvent",
+    "NotifySettings",
     "Path",
     "Population",
     "ReloadResult",

@@ -28,6 +28,7 @@ from monitor.config.config_files import (
 from monitor.config.exclusion import find_exclusion_errors
 from monitor.config.experiment_tables import MAX_NAME_LENGTH, is_name, parse_experiment
 from monitor.config.line_numbers import find_line, read_line_numbers
+from monitor.config.notify_tables import parse_notify
 from monitor.config.settings import (
     DiscoverSettings,
     DisplaySettings,
@@ -163,7 +164,7 @@ def parse_settings(document: Mapping[str, Any], environ: Mapping[str, str]) -> S
     """Return the settings of a parsed TOML file, overridden by environment variables: see `load_settings`."""
     problems = ConfigProblems()
     with problems.collect():
-        check_keys("", document, {*_SECTIONS, "experiments"})
+        check_keys("", document, {*_SECTIONS, "experiments", "notify"})
     variables: dict[str, str] = {}
     with problems.collect():
         variables = _read_variables(environ)
@@ -171,6 +172,8 @@ def parse_settings(document: Mapping[str, Any], environ: Mapping[str, str]) -> S
     with problems.collect():
         experiments = _parse_experiments(document, variables)
     sections: dict[str, Any] = {}
+    with problems.collect():
+        sections["notify"] = parse_notify(document, variables)
     for section in _SECTIONS:
         with problems.collect():
             sections[section] = _parse_section(section, document, variables)
@@ -414,6 +417,13 @@ def _parse_host(key: str, value: object) -> str:
     return name
 
 
+def _parse_public_url(key: str, value: object) -> str:
+    address = parse_text(key, value)
+    if not re.fullmatch(r"https?://[^\s?#@]+", address):
+        raise ConfigError(key, value, "an address such as https://ab-monitor.example.org, without user, ? and #")
+    return address.rstrip("/")
+
+
 def _parse_token(key: str, value: object) -> str:
     token = parse_text(key, value)
     if len(token) < _MIN_TOKEN_LENGTH or not re.fullmatch(r"[!-~]+", token):
@@ -509,6 +519,7 @@ _SECTIONS: Final[Mapping[str, tuple[type[Any], Mapping[str, Parser]]]] = {
             "tls_cert_file": parse_file_name,
             "tls_key_file": parse_file_name,
             "token": _parse_token,
+            "public_url": _parse_public_url,
         },
     ),
     "limits": (

@@ -13,8 +13,16 @@
 from __future__ import annotations
 
 from monitor.export.experiment_settings import describe_settings
+from monitor.export.freshness import Freshness
 from monitor.export.headline import Headline, describe_headlines, headlines_json, state_title
-from monitor.export.health import RecentHealth, ServiceHealth, arrival_rows, health_facts, read_health
+from monitor.export.health import (
+    RecentHealth,
+    ServiceHealth,
+    arrival_rows,
+    health_facts,
+    read_freshness,
+    read_health,
+)
 from monitor.export.item_tables import (
     REVIEW_NOTE,
     SCORE_NOTE,
@@ -91,6 +99,7 @@ __all__ = [
     "VERDICT_EXIT_CODES",
     "DataConsole",
     "ExperimentsCollector",
+    "Freshness",
     "Headline",
     "RecentHealth",
     "ReportData",
@@ -127,6 +136,7 @@ __all__ = [
     "meets_min_students",
     "print_json",
     "rating_scale",
+    "read_freshness",
     "read_health",
     "read_report_data",
     "render_attention",

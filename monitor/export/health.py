@@ -136,9 +136,11 @@ class ServiceHealth:
         }
 
 
-def read_health(reader: StoreReader, settings: Settings, summary: StoreSummary, now_ms: int) -> ServiceHealth:
-    """Return the health of the service; `summary` has the times of the newest events. Raises `StoreUnavailable`."""
-    arrivals = read_arrivals(reader.store, now_ms - DAY_MS, now_ms)
+def read_freshness(reader: StoreReader, summary: StoreSummary, now_ms: int) -> dict[str, Freshness]:
+    """Return experiment → freshness. Raises `StoreUnavailable`.
+
+    Absent are experiments without events, ended ones, and those with frozen numbers.
+    """
     freshness = {}
     for experiment in reader.experiments:
         newest_ms = summary.experiments[experiment.name].last_event_at_ms
@@ -153,6 +155,12 @@ def read_health(reader: StoreReader, settings: Settings, summary: StoreSummary, 
             range(newest_hour - HISTORY_HOURS, newest_hour + 1),
         )
         freshness[experiment.name] = measure_freshness(hourly_responses, newest_ms, now_ms)
+    return freshness
+
+
+def read_health(reader: StoreReader, settings: Settings, summary: StoreSummary, now_ms: int) -> ServiceHealth:
+    """Return the health of the service; `summary` has the times of the newest events. Raises `StoreUnavailable`."""
+    arrivals = read_arrivals(reader.store, now_ms - DAY_MS, now_ms)
     return ServiceHealth(
         now_ms=now_ms,
         store_address=_USER.sub("", settings.store.url),
@@ -161,7 +169,7 @@ def read_health(reader: StoreReader, settings: Settings, summary: StoreSummary, 
         last_hour=arrivals.since(now_ms - HOUR_MS),
         last_day=arrivals.since(now_ms - DAY_MS),
         service=read_service_records(reader.store),
-        freshness=freshness,
+        freshness=read_freshness(reader, summary, now_ms),
     )
 
 

@@ -23,7 +23,7 @@ from monitor.stats.comparison import (
 from monitor.stats.cuped import CovariateStatistic, RegressionAdjustedStatistics, apply_cuped
 from monitor.stats.data_quality import DataQuality, ResponseQuality
 from monitor.stats.decay_bands import decay_band_multiplier, design_effect
-from monitor.stats.decision import Verdict, VerdictState, decide_verdict, parse_evidence
+from monitor.stats.decision import Reason, Verdict, VerdictState, decide_verdict, parse_evidence
 from monitor.stats.estimates import Estimand, Estimate, SampleMeanStatistic, estimate_stratified
 from monitor.stats.evidence import (
     CupedAdjustment,
@@ -93,6 +93,7 @@ __all__ = [
     "GuardrailResult",
     "GuardrailState",
     "PhaseCounts",
+    "Reason",
     "RegressionAdjustedStatistics",
     "ResponseQuality",
     "SampleMeanStatistic",
