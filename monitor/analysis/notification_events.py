@@ -53,7 +53,8 @@ class ExperimentMemory(msgspec.Struct, frozen=True):
     treatments: dict[str, ReportedState] = {}
     sample_ratio: ReportedState = ReportedState("ok")
     """The state is "ok" or "mismatch"."""
-    is_silent: bool = False
+    is_silent: bool | None = None
+    """None before silence is known for the first time."""
     definition_version: int = 1
     backfill_started_ms: int = 0
     """Start of the last backfill whose completion was reported; 0 without such a backfill."""
@@ -157,7 +158,7 @@ def _initial_memory(observation: ExperimentObservation) -> ExperimentMemory:
     return ExperimentMemory(
         treatments={name: ReportedState(state or "continue") for name, state in observation.verdicts.items()},
         sample_ratio=ReportedState("mismatch" if observation.has_sample_ratio_mismatch else "ok"),
-        is_silent=observation.is_silent is True,
+        is_silent=observation.is_silent,
         definition_version=observation.definition_version,
         backfill_started_ms=observation.backfill_started_ms,
         ended_ms=observation.ended_ms,
@@ -190,7 +191,7 @@ def _observe(memory: ExperimentMemory, observation: ExperimentObservation, chang
     if sample_ratio.state != memory.sample_ratio.state:
         changes.append(Change("sample_ratio", name, sample_ratio.state, memory.sample_ratio.state))
     is_silent = memory.is_silent if observation.is_silent is None else observation.is_silent
-    if is_silent != memory.is_silent:
+    if memory.is_silent is not None and is_silent != memory.is_silent:
         states = ("silent", "receiving") if is_silent else ("receiving", "silent")
         changes.append(Change("silent", name, *states))
     if is_filled:

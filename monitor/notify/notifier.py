@@ -170,6 +170,8 @@ class Notifier:
                 deliveries += [Delivery(message_id, channel, now_ms, message) for channel in channels]
         if not self._outbox.record(version, new_memory, deliveries):
             return False
+        if memory is None:
+            log.info("first states recorded experiments=%d", len(new_memory.experiments))
         for change in changes:
             log.info(
                 "change event=%s experiment=%s treatment=%s state=%s previous_state=%s",

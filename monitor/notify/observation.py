@@ -24,6 +24,9 @@ _MIN_SILENCE_MS: Final = HOUR_MS
 _MIN_RESPONSES_DUE: Final = 10.0
 """A random gap of ten usual ones has a probability of 1 in 22 000. The page marks gaps of three, which are common."""
 
+_MIN_RESPONSES: Final = 100
+"""With fewer responses, the usual rate is not known: the experiment may be a developer's test."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoreObservation:
@@ -65,6 +68,9 @@ def _is_up_to_date(service: ServiceRecords, summary: StoreSummary, now_ms: int) 
         return False
     seen_ms, lag_events = service.newest_lag
     newest_ms = summary.totals_as_of_ms or summary.as_of_ms
+    if all(experiment.last_event_at_ms is None for experiment in summary.experiments.values()):
+        # The worker may not know its backlog yet.
+        return False
     is_small_lag = lag_events < _LARGE_LAG_EVENTS and newest_ms >= now_ms - HOUR_MS
     return now_ms - seen_ms < _RECENT_RECORD_MS and (lag_events == 0 or is_small_lag)
 
@@ -78,6 +84,7 @@ def _observe_experiment(
 ) -> ExperimentObservation:
     analysis, history = summary.analysis, summary.history
     assert analysis is not None
+    responses = sum(variant.responses for variant in summary.variants.values())
     is_filled = history.backfill is None and not history.is_previous_definition
     is_backfilled = is_filled and backfill is not None and backfill.state == "complete" and backfill.records_total > 0
     has_ended = settings.ends_at_ms is not None and settings.ends_at_ms <= now_ms
@@ -88,7 +95,7 @@ def _observe_experiment(
             treatment: message_state(verdict) if is_filled else None for treatment, verdict in analysis.verdicts.items()
         },
         has_sample_ratio_mismatch=is_filled and any(map(list_sample_ratio_mismatches, analysis.verdicts.values())),
-        is_silent=None if freshness is None else _is_silent(freshness),
+        is_silent=None if freshness is None or responses < _MIN_RESPONSES else _is_silent(freshness),
         definition_version=history.definition_version,
         backfill_started_ms=backfill.started_ms if is_backfilled and backfill is not None else 0,
         ended_ms=settings.ends_at_ms if has_ended and settings.ends_at_ms is not None else 0,

@@ -112,8 +112,10 @@ def receiver() -> Iterator[MessageReceiver]:
 def bench(store_server: RedisServer, receiver: MessageReceiver) -> NotifyBench:
     """Return a store whose first states are recorded, and that harmful traffic has reached since."""
     new_bench = NotifyBench(store_server, receiver)
+    events = harmful_traffic()
+    new_bench.store.apply([events[:2]])
     assert new_bench.notifier().record_changes()
-    new_bench.store.apply([harmful_traffic()])
+    new_bench.store.apply([events[2:]], worker_count=2, worker_order=[1])
     return new_bench
 
 

@@ -140,6 +140,11 @@ class TestConditions:
         observations = [replace(FIRST, is_silent=silent) for silent in (None, True, True, None, False, False)]
         assert [change.state for change in observe(*observations)] == ["silent", "receiving"]
 
+    def test_silence_is_reported_only_after_responses_have_arrived(self) -> None:
+        """A new experiment whose events are old has not become silent."""
+        memory, _ = find_changes(NotificationMemory(), [replace(FIRST, is_silent=None)], [])
+        assert find_changes(memory, [replace(FIRST, is_silent=True)], [])[1] == ()
+
     def test_a_completed_backfill_is_reported_with_its_verdicts(self) -> None:
         """The verdicts are in the message on the backfill, so there is no message on them."""
         filled = replace(FIRST, backfill_started_ms=3, verdicts={"treatment": "ship"})
