@@ -89,9 +89,9 @@ def write_message(
     if change.treatment is None:
         title, tone = _TITLES[change.event, change.state], _condition_tone(change)
     else:
-        title, tone = f"{change.treatment}: {headlines[0].title}", headlines[0].tone
+        title, tone = f"{headlines[0].label}: {headlines[0].title}", headlines[0].tone
         if change.event == "harm":
-            title, tone = f"{change.treatment}: {STATE_TITLES['stop_harm']}", "bad"
+            title, tone = f"{headlines[0].label}: {STATE_TITLES['stop_harm']}", "bad"
     link = page_address(public_url, experiment.name)
     lines = list(reasons)
     for headline in headlines:
@@ -99,6 +99,8 @@ def write_message(
     lines = list(dict.fromkeys(lines))
     if change.treatment is not None:
         lines.append(f"Before: {STATE_TITLES[_verdict_state(change.previous_state)]}.")
+    if experiment.owner:
+        lines.append(f"Owner: {experiment.owner}.")
     lines.append(f"As of {format_time(analysis.as_of_ms)}.")
     data = {
         "experiment": experiment.name,
@@ -107,6 +109,7 @@ def write_message(
         "state": change.state,
         "previous_state": change.previous_state,
         "title": title,
+        "owner": experiment.owner or None,
         "reasons": list(reasons),
         "metric": experiment.primary,
         "results": [_result_json(headline) for headline in headlines],
@@ -134,6 +137,7 @@ def write_discovery(experiment: UndeclaredExperiment, public_url: str | None) ->
         "state": "discovered",
         "previous_state": "unknown",
         "title": title,
+        "owner": None,
         "reasons": reasons,
         "metric": None,
         "results": [],
@@ -154,6 +158,7 @@ def write_test_message(now_ms: int, public_url: str | None) -> Message:
         "state": "test",
         "previous_state": "test",
         "title": title,
+        "owner": None,
         "reasons": [],
         "metric": None,
         "results": [],
@@ -197,11 +202,11 @@ def _verdict_state(state: str) -> VerdictState:
 
 
 def _headline_lines(headline: Headline, experiment: ExperimentSummary, *, has_name: bool) -> list[str]:
-    prefix = f"{headline.treatment}: {headline.title}. " if has_name else ""
+    prefix = f"{headline.label}: {headline.title}. " if has_name else ""
     control_students, treatment_students = headline.students
     students = (
-        f"Students: {format_count(control_students)} ({experiment.control}) and {format_count(treatment_students)} "
-        f"({headline.treatment})."
+        f"Students: {format_count(control_students)} ({experiment.texts.variant_label(experiment.control)}) and "
+        f"{format_count(treatment_students)} ({experiment.texts.variant_label(headline.treatment)})."
     )
     return [f"{prefix}{headline.known}", *filter(None, [headline.blocking, headline.next_step]), students]
 
