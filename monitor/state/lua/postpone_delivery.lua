@@ -4,6 +4,6 @@
 -- ARGV     1 field  2 delivery as JSON
 -- Result   1 if the delivery was replaced, otherwise 0
 
-if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then return 0 end
+if not redis.call('HGET', KEYS[1], ARGV[1]) then return 0 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 return 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
+import msgspec
 import numpy as np
 import pytest
 from standardwebhooks import Webhook
@@ -24,7 +27,7 @@ from monitor.config import NotifySettings
 from monitor.errors import ConfigError
 from monitor.events import Feedback, Response
 from monitor.export import describe_headlines
-from monitor.notify import Notifier, observe_store, open_channels, write_test_message
+from monitor.notify import Message, Notifier, observe_store, open_channels, write_test_message
 from monitor.notify.channels import DeliveryFailed
 from monitor.pipeline import Telemetry
 from monitor.state import Delivery, Outbox, ShardedStore, WorkerRecord, write_worker
@@ -397,3 +400,87 @@ def test_a_redirection_is_a_failure(receiver: MessageReceiver) -> None:
     channel = open_channels([NotifySettings("hook", webhook=f"http://{receiver.address}/", secret=SECRET)])[0]
     with pytest.raises(DeliveryFailed, match=r"^HTTP 302$"):
         channel.send(write_test_message(0, None), "msg_1", 0)
+
+
+class TestContents:
+    """Every event of a real store gives a message that readers understand, and that follows the schema."""
+
+    def waiting_messages(self, bench: NotifyBench) -> dict[str, Message]:
+        """Return event → message in the outbox, after checking the bodies for webhooks against the schema."""
+        messages = {each.message["event"]: msgspec.convert(each.message, Message) for each in bench.waiting()}
+        schema = json.loads((ROOT / "docs" / "notifications.schema.json").read_text())
+        for message in messages.values():
+            jsonschema.validate(message.webhook_json(), schema, format_checker=jsonschema.FormatChecker())
+        return messages
+
+    def test_a_message_has_reason_effect_students_and_time(self, bench: NotifyBench) -> None:
+        """In plain sentences, with the texts of the headline."""
+        bench.notifier().record_changes()
+        harm = self.waiting_messages(bench)["harm"]
+        (headline,) = describe_headlines(bench.store.reader.read_summary().experiments["ranker"])
+        assert harm.title == "[ranker] treatment: Stop"
+        assert headline.effect is not None
+        assert headline.effect in harm.body
+        lines = harm.body.split("\n")
+        assert harm.data["reasons"][0] == lines[0]
+        assert headline.next_step in lines
+        assert f"Students: {headline.students[0]} (control) and {headline.students[1]} (treatment)." in lines
+        assert "As of 17 Jan 2026, 00:00 UTC." in lines
+
+    def test_silence_is_reported(self, bench: NotifyBench) -> None:
+        """By the clock: an hour without the responses that were due."""
+        bench.notifier().record_changes()
+        bench.now_ms += 9 * DAY_MS
+        bench.report_lag(0)
+        bench.notifier().record_changes()
+        silent = self.waiting_messages(bench)["silent"]
+        assert silent.title == "[ranker] no more responses arrive"
+        assert silent.body.startswith("The newest event is 9\u202fd old; about 42 responses were due since.")
+
+    def test_a_mismatch_of_the_split_is_reported_when_it_has_held(
+        self, store_server: RedisServer, receiver: MessageReceiver
+    ) -> None:
+        """Once for the experiment, without a message that the verdict is invalid."""
+        bench = NotifyBench(store_server, receiver)
+        events = harmful_traffic()
+        bench.store.apply([events[:2]])
+        bench.notifier().record_changes()
+        assigned = [event for number, event in enumerate(events[2:-1]) if number % 8 not in (2, 3)]
+        later = [
+            msgspec.structs.replace(
+                events[-1], response_id=f"r-later-{hours}", timestamp_ms=events[-1].timestamp_ms + hours * HOUR_MS
+            )
+            for hours in (0, 3)
+        ]
+        bench.store.apply([[], assigned, [], [later[0]]], worker_count=4, worker_order=[0, 1, 2, 3])
+        bench.notifier().record_changes()
+        assert bench.waiting() == []
+        bench.now_ms += 3 * HOUR_MS
+        bench.report_lag(0)
+        bench.store.apply([[], [], [later[1]]], worker_count=3, worker_order=[0, 1, 2])
+        bench.notifier().record_changes()
+        messages = self.waiting_messages(bench)
+        assert messages.keys() == {"sample_ratio"}
+        assert messages["sample_ratio"].title == "[ranker] sample ratio mismatch: the variants cannot be compared"
+        assert messages["sample_ratio"].data["results"][0]["effect"] is None
+
+
+def test_the_documented_rights_of_the_store_suffice(bench: NotifyBench, receiver: MessageReceiver) -> None:
+    """docs/security.md lists the commands that the service may send."""
+    client = bench.store.store.client
+    (line,) = re.findall(r"^(ACL SETUSER ab-monitor .*)$", (ROOT / "docs" / "security.md").read_text(), re.MULTILINE)
+    client.execute_command(*shlex.split(line))
+    try:
+        limited = replace(bench.store.settings.store, username="ab-monitor", password="PASSWORD")
+        notifier = bench.notifier(store=ShardedStore(limited))
+        assert notifier.record_changes()
+        receiver.status = 500
+        bench.deliver(notifier)
+        receiver.status = 204
+        bench.now_ms += HOUR_MS
+        bench.deliver(notifier)
+        notifier.stop()
+        assert len(receiver.accepted()) == 1
+        assert bench.waiting() == []
+    finally:
+        client.execute_command("ACL", "DELUSER", "ab-monitor")
