@@ -33,7 +33,7 @@ class ReceivedRequest:
 
 
 class MessageReceiver:
-    """Stores every POST in `requests`, and answers with `status`, after calling `before_answer`."""
+    """Stores every POST in `requests`, calls `before_answer`, and answers with `status`; 302 leads to another path."""
 
     def __init__(self) -> None:
         self.requests: list[ReceivedRequest] = []
@@ -49,6 +49,8 @@ class MessageReceiver:
                 receiver.before_answer()
                 self.send_response(receiver.status)
                 self.send_header("Content-Length", "0")
+                if receiver.status == 302:
+                    self.send_header("Location", f"http://{receiver.address}/elsewhere")
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:
