@@ -93,7 +93,8 @@ def write_message(
         if change.event == "harm":
             title, tone = f"{headlines[0].label}: {STATE_TITLES['stop_harm']}", "bad"
     link = page_address(public_url, experiment.name)
-    lines = list(reasons)
+    # The judged effect is the first number of every message on a treatment.
+    lines = [*([] if change.treatment is None else [headlines[0].known]), *reasons]
     for headline in headlines:
         lines += _headline_lines(headline, experiment, has_name=change.treatment is None)
     lines = list(dict.fromkeys(lines))
