@@ -8,6 +8,7 @@
 - `day_log`: the days of an experiment with remarks on unusual ones.
 - `summary`: the read model of all outputs. `drift`: changes of a distribution from day to day.
 - `undeclared`: experiments that the configuration lacks, and the rule by which they are adopted automatically.
+- `notification_events`: which changes are worth a message.
 - `item_scores`, `item_sums`, `shown_items`: bounds of ratings, stored sums, counts. `triage`: the review list.
 - `item_overview`, `diversity`: statistics from single responses, and measures of a list's diversity.
 """
@@ -78,6 +79,19 @@ from monitor.analysis.item_overview import (
 )
 from monitor.analysis.item_scores import ItemScore
 from monitor.analysis.item_sums import ItemCoverage, ItemSums, StoredItems
+from monitor.analysis.notification_events import (
+    MIN_DISCOVERED_RESPONSES,
+    Change,
+    ExperimentMemory,
+    ExperimentObservation,
+    NotificationMemory,
+    PendingState,
+    ReportedState,
+    find_changes,
+    list_harms,
+    list_sample_ratio_mismatches,
+    message_state,
+)
 from monitor.analysis.snapshots import (
     DecayedMeanSnapshot,
     ExperimentSnapshot,
@@ -104,6 +118,7 @@ __all__ = [
     "ASSUMPTION_OPTIONS",
     "DEFAULT_POWERS",
     "MAX_LISTED",
+    "MIN_DISCOVERED_RESPONSES",
     "MIN_DRIFT_ALPHA",
     "MIN_RESPONSES_PER_DAY",
     "PLAN_OPTIONS",
@@ -112,6 +127,7 @@ __all__ = [
     "Analyzer",
     "BackfillProgress",
     "CellCounts",
+    "Change",
     "DayDrift",
     "DayEntry",
     "DayLog",
@@ -122,6 +138,8 @@ __all__ = [
     "Drift",
     "DriftDistance",
     "ExperimentHistory",
+    "ExperimentMemory",
+    "ExperimentObservation",
     "ExperimentPlan",
     "ExperimentSnapshot",
     "ExperimentSummary",
@@ -131,12 +149,15 @@ __all__ = [
     "ItemScore",
     "ItemSums",
     "MetricSummary",
+    "NotificationMemory",
+    "PendingState",
     "PlanCriteria",
     "PlanOptionError",
     "PlanOptions",
     "PlanningValues",
     "PrePeriod",
     "RemarkKind",
+    "ReportedState",
     "ResponseAssumptions",
     "ResponseWithFeedback",
     "ReviewRanking",
@@ -162,14 +183,18 @@ __all__ = [
     "count_students_by_category",
     "count_students_until",
     "find_analysis_time",
+    "find_changes",
     "find_entry_days",
     "find_meant_name",
     "format_timestamp",
     "history_json",
+    "list_harms",
+    "list_sample_ratio_mismatches",
     "list_state_periods",
     "list_verdict_history",
     "measure_day_drift",
     "measure_drift",
+    "message_state",
     "parse_plan_number",
     "parse_plan_options",
     "parse_response_assumptions",

@@ -38,6 +38,7 @@ from monitor.config.http_access import (
     parse_user_header,
 )
 from monitor.config.line_numbers import find_line, read_line_numbers
+from monitor.config.notify_tables import parse_notify
 from monitor.config.settings import (
     DiscoverSettings,
     DisplaySettings,
@@ -172,7 +173,7 @@ def parse_settings(document: Mapping[str, Any], environ: Mapping[str, str]) -> S
     """Return the settings of a parsed TOML file, overridden by environment variables: see `load_settings`."""
     problems = ConfigProblems()
     with problems.collect():
-        check_keys("", document, {*_SECTIONS, "experiments"})
+        check_keys("", document, {*_SECTIONS, "experiments", "notify"})
     variables: dict[str, str] = {}
     with problems.collect():
         variables = _read_variables(environ)
@@ -180,6 +181,8 @@ def parse_settings(document: Mapping[str, Any], environ: Mapping[str, str]) -> S
     with problems.collect():
         experiments = _parse_experiments(document, variables)
     sections: dict[str, Any] = {}
+    with problems.collect():
+        sections["notify"] = parse_notify(document, variables)
     for section in _SECTIONS:
         with problems.collect():
             sections[section] = _parse_section(section, document, variables)

@@ -23,8 +23,16 @@ from monitor.export.day_table import (
     read_days_json,
 )
 from monitor.export.experiment_settings import describe_settings
+from monitor.export.freshness import Freshness
 from monitor.export.headline import Headline, describe_headlines, headlines_json, state_title
-from monitor.export.health import RecentHealth, ServiceHealth, arrival_rows, health_facts, read_health
+from monitor.export.health import (
+    RecentHealth,
+    ServiceHealth,
+    arrival_rows,
+    health_facts,
+    read_freshness,
+    read_health,
+)
 from monitor.export.item_tables import (
     REVIEW_NOTE,
     SCORE_NOTE,
@@ -107,6 +115,7 @@ __all__ = [
     "DayMark",
     "DayTable",
     "ExperimentsCollector",
+    "Freshness",
     "Headline",
     "PlanTable",
     "PlanTexts",
@@ -152,6 +161,7 @@ __all__ = [
     "rating_scale",
     "read_day_log",
     "read_days_json",
+    "read_freshness",
     "read_health",
     "read_report_data",
     "render_attention",

@@ -17,7 +17,9 @@ from monitor.export.freshness import HISTORY_HOURS, Freshness, measure_freshness
 from monitor.export.presentation import format_count, format_counted, format_duration
 from monitor.pipeline import DataProblem, read_data_problems
 from monitor.state import (
+    Delivery,
     Failure,
+    Outbox,
     ServiceRecords,
     StoreReader,
     TopicArrivals,
@@ -53,6 +55,8 @@ class ServiceHealth:
     service: ServiceRecords = field(default_factory=ServiceRecords)
     freshness: Mapping[str, Freshness] = field(default_factory=dict)
     """Experiment → freshness; absent are experiments without events, ended ones, and those with frozen numbers."""
+    deliveries: Sequence[Delivery] = ()
+    """Messages that wait for a channel, oldest first."""
 
     @property
     def lag_events(self) -> int | None:
@@ -71,7 +75,22 @@ class ServiceHealth:
     def service_conditions(self) -> list[str]:
         """Return the conditions of workers and experiments, without those of single topics."""
         stale = [f"{name}: {state.describe()}" for name, state in self.freshness.items() if state.is_stale]
-        return [*self.worker_conditions(), *stale]
+        return [*self.worker_conditions(), *stale, *self.message_conditions()]
+
+    def message_conditions(self) -> list[str]:
+        """Return a sentence for each channel that has not accepted a message."""
+        sentences = []
+        for channel, deliveries in self.deliveries_by_channel().items():
+            errors = [delivery.error for delivery in deliveries if delivery.error]
+            if errors:
+                waiting = format_counted(len(deliveries), "message waits", "messages wait")
+                sentences.append(f"{waiting} for the channel {channel}: {errors[-1]}")
+        return sentences
+
+    def deliveries_by_channel(self) -> dict[str, list[Delivery]]:
+        """Return channel → messages that wait, oldest first."""
+        channels = dict.fromkeys(delivery.channel for delivery in self.deliveries)
+        return {name: [delivery for delivery in self.deliveries if delivery.channel == name] for name in channels}
 
     def worker_conditions(self) -> list[str]:
         """Return a sentence for each thing that is wrong with the workers; empty if none has ever started."""
@@ -133,12 +152,18 @@ class ServiceHealth:
                 for topic, counts in self.last_day.items()
             },
             "experiments": {name: state.to_json() for name, state in self.freshness.items()},
+            "messages": {
+                channel: {"waiting": len(deliveries), "error": deliveries[0].error or None}
+                for channel, deliveries in self.deliveries_by_channel().items()
+            },
         }
 
 
-def read_health(reader: StoreReader, settings: Settings, summary: StoreSummary, now_ms: int) -> ServiceHealth:
-    """Return the health of the service; `summary` has the times of the newest events. Raises `StoreUnavailable`."""
-    arrivals = read_arrivals(reader.store, now_ms - DAY_MS, now_ms)
+def read_freshness(reader: StoreReader, summary: StoreSummary, now_ms: int) -> dict[str, Freshness]:
+    """Return experiment → freshness. Raises `StoreUnavailable`.
+
+    Absent are experiments without events, ended ones, and those with frozen numbers.
+    """
     freshness = {}
     for experiment in reader.experiments:
         newest_ms = summary.experiments[experiment.name].last_event_at_ms
@@ -153,6 +178,12 @@ def read_health(reader: StoreReader, settings: Settings, summary: StoreSummary, 
             range(newest_hour - HISTORY_HOURS, newest_hour + 1),
         )
         freshness[experiment.name] = measure_freshness(hourly_responses, newest_ms, now_ms)
+    return freshness
+
+
+def read_health(reader: StoreReader, settings: Settings, summary: StoreSummary, now_ms: int) -> ServiceHealth:
+    """Return the health of the service; `summary` has the times of the newest events. Raises `StoreUnavailable`."""
+    arrivals = read_arrivals(reader.store, now_ms - DAY_MS, now_ms)
     return ServiceHealth(
         now_ms=now_ms,
         store_address=_USER.sub("", settings.store.url),
@@ -161,7 +192,8 @@ def read_health(reader: StoreReader, settings: Settings, summary: StoreSummary, 
         last_hour=arrivals.since(now_ms - HOUR_MS),
         last_day=arrivals.since(now_ms - DAY_MS),
         service=read_service_records(reader.store),
-        freshness=freshness,
+        freshness=read_freshness(reader, summary, now_ms),
+        deliveries=Outbox(reader.store).read_deliveries(),
     )
 
 
@@ -194,6 +226,7 @@ def health_facts(health: ServiceHealth) -> list[tuple[str, str]]:
         ("version", __version__),
         ("configuration", health.config_digest),
         ("store", health.store_address),
+        ("messages that wait", format_count(len(health.deliveries))),
         ("starts of workers", format_count(health.service.starts)),
     ]
     failure = health.service.last_failure

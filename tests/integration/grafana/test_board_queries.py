@@ -67,6 +67,7 @@ RULES_EMPTY_IN_A_DEMO = {
     UNCOUNTED: "all simulated reactions count; shown in the scenarios of AbMonitorUncountedFeedback",
     "abmonitor_consumer_lag_seconds": NO_END,
     "abmonitor_backfill_failed": "a demo has no backfill; shown in the scenarios of AbMonitorBackfillFailed",
+    "abmonitor_notifications_waiting": "a demo has no channel; shown in the scenarios of AbMonitorMessagesWait",
     "abmonitor_config_info": "a demo reloads no configuration; shown in the scenarios of AbMonitorReplicasDisagree",
     "abmonitor_lost_events_total": "a demo loses nothing; shown in the scenarios of AbMonitorLostEvents",
 }
