@@ -37,6 +37,7 @@ function render(figure) {
   const view = createView(specification, { renderer: "svg", container: drawing, hover: true, tooltip: tooltip.call });
   views.set(figure, view);
   view.run();
+  drawing.querySelector("svg").setAttribute("aria-hidden", "true");
   nearby.unobserve(figure);
   sizes.observe(drawing);
   figure.classList.add("drawn");
@@ -79,7 +80,7 @@ function toolbar(figure, view, specification) {
   const add = (text, title, action) => {
     const button = document.createElement("button");
     Object.assign(button, { type: "button", textContent: text, title, onclick: action });
-    button.setAttribute("aria-label", `${title}: ${specification.usermeta.title}`);
+    button.setAttribute("aria-label", `${text} – ${title}: ${specification.usermeta.title}`);
     tools.append(button);
   };
   const domain = zoomSignal(view);
