@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+from monitor.web.chart_specs import prepare_charts
 from monitor.web.evaluation_report import evaluation_csv, evaluation_tables, render_evaluation_report
 from monitor.web.experiment_details import experiment_details
 from monitor.web.experiment_report import render_experiment_report
@@ -32,6 +33,7 @@ __all__ = [
     "evaluation_csv",
     "evaluation_tables",
     "experiment_details",
+    "prepare_charts",
     "render_evaluation_report",
     "render_experiment_report",
     "share_path",

@@ -42,7 +42,7 @@ _MAX_DOTS: Final = 40
 """Lines with at most this many points have a dot at each point."""
 _UNSCALED_START: Final = 0.25
 """Fraction of a line's points, from its start, whose bands do not widen the value axis."""
-_SIGNIFICANT_DIGITS: Final = 5
+_SIGNIFICANT_DIGITS: Final = 7
 _MAX_BAR_HARM: Final = 3.0
 """Harm in units of the allowed harm at which bars are cut off."""
 _PALETTE_SIZE: Final = 6
@@ -194,8 +194,8 @@ def time_chart_spec(
     parameters = {
         "first": first,
         "last": last,
-        "low": _rounded(low),
-        "high": _rounded(high),
+        "low": low,
+        "high": high,
         "valueFormat": _number_format(digits, signed=signed),
         "unitSuffix": f" {unit}" if unit else "",
         "note": " · ".join(filter(None, notes)),
@@ -367,7 +367,9 @@ def _value_domain(lines: Sequence[Line], references: Iterable[float]) -> tuple[f
                 if line.band and index >= _UNSCALED_START * len(line.points):
                     values += [bound for bound in (point.lower, point.upper) if bound is not None]
     low, high = min(values), max(values)
-    margin = 0.06 * (high - low) or 0.5 * abs(high) or 0.5
+    margin = 0.06 * (high - low)
+    if not low - margin < high + margin:
+        margin = 0.5 * abs(high) or 0.5
     return (low if low == 0 else low - margin), high + margin
 
 
@@ -667,6 +669,16 @@ def _value_shape_spec(series: tuple[str, ...], value_title: str) -> ChartSpec:
     )
 
 
+def prepare_charts() -> None:
+    """Import Altair and make the shapes of charts, so that no reader of a page waits for that."""
+    for line_count in range(1, 4):
+        _time_shape_spec(line_count)
+    for unit in ("", "percentage points"):
+        _forest_shape_spec("effect", unit)
+    _guardrail_shape_spec()
+    _interval_shape_spec()
+
+
 def _shape_spec(chart: alt.TopLevelMixin) -> ChartSpec:
     """Return a chart as a specification without the theme of Altair: that of charts.js applies instead.
 
@@ -724,10 +736,10 @@ def _scaled(value: float | None, scale: float) -> float | None:
 
 
 def _rounded(value: float) -> float:
-    """Return a value with five significant digits, as an integer where nothing is lost.
+    """Return a value with seven significant digits, as an integer where nothing is lost.
 
     >>> _rounded(0.123456789), _rounded(1200.0)
-    (0.12346, 1200)
+    (0.1234568, 1200)
     """
     if value == 0:
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from functools import cache
 from typing import Any
 
@@ -25,6 +26,7 @@ from monitor.web.chart_specs import (
     forest_plot_spec,
     guardrail_bars_spec,
     interval_bar_spec,
+    prepare_charts,
     time_chart_spec,
     value_bars_spec,
 )
@@ -167,6 +169,20 @@ class TestSpecification:
         assert template.render() == '<p class="soft">Not yet.</p>'
 
 
+class TestPreparation:
+    """Altair needs up to a second before the first chart."""
+
+    def test_charts_after_the_preparation_do_not_call_altair(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Neither for other names, units and zones."""
+        prepare_charts()
+        monkeypatch.setitem(sys.modules, "altair", None)
+        line = _line(0.1, 0.2, half_width=1.0, label="a name that no other test has")
+        assert time_chart_spec("new", [line], unit="%", signed=True, zone="Asia/Tokyo") is not None
+        assert forest_plot_spec("new", [ForestRow("a", 1.0, 0.0, 2.0)]) is not None
+        assert guardrail_bars_spec("new", GUARDRAILS) is not None
+        assert interval_bar_spec("new", (0.1, 0.0, 0.2), (-1.0, 1.0), "open") is not None
+
+
 class TestTimeChart:
     """Lines over time."""
 
@@ -227,10 +243,10 @@ class TestTimeChart:
             "all +10. Events: share change on Mon 2 Nov 2026; drop on Tue 3 Nov 2026."
         )
 
-    def test_values_have_five_significant_digits(self) -> None:
+    def test_values_have_seven_significant_digits(self) -> None:
         """More would enlarge the page for nothing; counts stay exact."""
-        spec = _drawn(time_chart_spec("digits", [_line(0.123456789, 123_456.0)]))
-        assert [row["v"] for row in spec["datasets"]["rows"]] == [0.12346, 123456]
+        spec = _drawn(time_chart_spec("digits", [_line(0.123456789, 12_345_678.0)]))
+        assert [row["v"] for row in spec["datasets"]["rows"]] == [0.1234568, 12345678]
 
 
 class TestForestPlot:
