@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+from monitor.web.chart_specs import prepare_charts
 from monitor.web.evaluation_report import evaluation_csv, evaluation_tables, render_evaluation_report
 from monitor.web.experiment_details import experiment_details
 from monitor.web.experiment_report import render_experiment_report
@@ -34,6 +35,7 @@ __all__ = [
     "evaluation_tables",
     "experiment_details",
     "plan_page",
+    "prepare_charts",
     "render_evaluation_report",
     "render_experiment_report",
     "share_path",
