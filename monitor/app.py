@@ -21,7 +21,7 @@ from monitor.config import (
     parse_integer,
 )
 from monitor.engine import EventNormalizer, Experiment, IdHasher
-from monitor.export import RecentHealth, ServiceHealth, attention_json, rating_scale, read_health, worst_items_json
+from monitor.export import RecentReading, ServiceHealth, attention_json, rating_scale, read_health, worst_items_json
 from monitor.pipeline import (
     ArrivalCounter,
     BackfillRunner,
@@ -282,19 +282,25 @@ def serve_http(
     """
 
     def read_current_health() -> ServiceHealth:
+        summary = recent_verdicts.read()
         reader = current_reader()
-        return read_health(reader, settings, reader.read_summary(), clock())
+        if summary.experiments.keys() != {experiment.name for experiment in reader.experiments}:
+            # The experiments have changed since the recent reading.
+            summary = reader.read_verdicts()
+        return read_health(reader, settings, summary, clock())
 
-    recent_health = RecentHealth(read_current_health)
+    recent_verdicts = RecentReading(lambda: current_reader().read_verdicts())
+    recent_health = RecentReading(read_current_health)
 
     def show_experiment(name: str, _query: Mapping[str, str]) -> PageContent:
         reader = current_reader()
-        experiment = reader.read_summary().experiments[name]
+        experiment = reader.read_summary(names=[name]).experiments[name]
         history = reader.read_verdict_history(experiment)
         return experiment_details(experiment, recent_health.read(), settings.display, clock(), history)
 
     endpoints = HttpEndpoints(
         read_summary=lambda as_of_ms: current_reader().read_summary(as_of_ms),
+        read_verdicts=recent_verdicts.read,
         read_history=lambda experiment: current_reader().read_verdict_history(experiment),
         read_items=lambda path, query: answer_items_request(current_reader(), path, query),
         process_registry=telemetry.registry,

@@ -29,6 +29,7 @@ from monitor.analysis.drift import (
     measure_day_drift,
     measure_drift,
 )
+from monitor.analysis.entry_days import find_first_entry_day
 from monitor.analysis.interim_history import (
     StudentSplit,
     compute_interim_analyses,
@@ -110,6 +111,7 @@ __all__ = [
     "count_students_until",
     "find_analysis_time",
     "find_entry_days",
+    "find_first_entry_day",
     "find_meant_name",
     "format_timestamp",
     "history_json",

@@ -13,8 +13,8 @@
 from __future__ import annotations
 
 from monitor.export.experiment_settings import describe_settings
-from monitor.export.headline import Headline, describe_headlines, headlines_json, state_title
-from monitor.export.health import RecentHealth, ServiceHealth, arrival_rows, health_facts, read_health
+from monitor.export.headline import Headline, RelativeBounds, describe_headlines, headlines_json, state_title
+from monitor.export.health import RecentReading, ServiceHealth, arrival_rows, health_facts, read_health
 from monitor.export.item_tables import (
     REVIEW_NOTE,
     SCORE_NOTE,
@@ -53,6 +53,7 @@ from monitor.export.presentation import (
     format_age,
     format_count,
     format_counted,
+    format_duration,
     format_optional_difference,
     format_optional_mean,
     format_percent,
@@ -92,7 +93,8 @@ __all__ = [
     "DataConsole",
     "ExperimentsCollector",
     "Headline",
-    "RecentHealth",
+    "RecentReading",
+    "RelativeBounds",
     "ReportData",
     "ServiceHealth",
     "arrival_rows",
@@ -116,6 +118,7 @@ __all__ = [
     "format_age",
     "format_count",
     "format_counted",
+    "format_duration",
     "format_optional_difference",
     "format_optional_mean",
     "format_percent",

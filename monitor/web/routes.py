@@ -103,8 +103,9 @@ _WRITE_RULES: Final = (
 class HttpEndpoints:
     """The routes of the application and their endpoints.
 
-    `read_summary`, `read_history` and `read_items` may block, and may raise `DependencyUnavailable`. `read_items` takes
-    the path after `/api/experiments/` and the query. It raises `UsageError` for a wrong query and KeyError for an
+    `read_summary`, `read_verdicts`, `read_history` and `read_items` may block, and may raise `DependencyUnavailable`.
+    `read_verdicts` returns recent counts and verdicts of all experiments, see `StoreReader.read_verdicts`. `read_items`
+    takes the path after `/api/experiments/` and the query. It raises `UsageError` for a wrong query and KeyError for an
     unknown experiment.
     `read_health` returns a recent health of the service. It and `read_starts` may raise `DependencyUnavailable`.
     `reload_configuration` may block. `readiness_problems` returns the reasons why the process is not ready,
@@ -120,6 +121,7 @@ class HttpEndpoints:
         self,
         *,
         read_summary: Callable[[int | None], StoreSummary],
+        read_verdicts: Callable[[], StoreSummary],
         read_history: Callable[[ExperimentSummary], VerdictHistory],
         read_items: Callable[[str, Mapping[str, str]], dict[str, Any]],
         read_health: Callable[[], ServiceHealth],
@@ -136,6 +138,7 @@ class HttpEndpoints:
         experiment_names: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._read_summary = read_summary
+        self._read_verdicts = read_verdicts
         self._read_history = read_history
         self._read_items = read_items
         self._process_registry = process_registry
@@ -197,11 +200,11 @@ class HttpEndpoints:
             return self._page_without_store(request, f"The store is out of reach: {error}", 503)
         return page_response(request, content, page_header(health, self._readiness_problems(), self._clock()))
 
-    def _list_page(self, _query: Mapping[str, str]) -> PageContent:
-        return list_page(self._read_summary(None), self._read_health(), self._display, self._clock())
+    def _list_page(self, query: Mapping[str, str]) -> PageContent:
+        return list_page(self._read_verdicts(), self._read_health(), self._display, self._clock(), query)
 
     def _service_page(self, _query: Mapping[str, str]) -> PageContent:
-        return service_page(self._read_summary(None), self._read_health())
+        return service_page(self._read_verdicts(), self._read_health())
 
     def _experiment_page(self, request: Request) -> Response:
         """Return a page about an experiment. If an experiment is named like the path of another page, it is meant."""

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from monitor.errors import StoreUnavailable
-from monitor.export import RecentHealth, ServiceHealth, render_health
+from monitor.export import RecentReading, ServiceHealth, render_health
 from monitor.export.freshness import Freshness
 from monitor.pipeline import DataProblem, ProblemKind
 from monitor.state import Failure, ServiceRecords, TopicArrivals, WorkerRecord
@@ -162,7 +162,7 @@ def test_requests_within_ten_seconds_share_one_reading_of_the_store() -> None:
             raise StoreUnavailable("no route")
         return reading
 
-    health = RecentHealth(read, lambda: monotonic_s[0])
+    health = RecentReading(read, 10.0, lambda: monotonic_s[0])
     with pytest.raises(StoreUnavailable):
         health.read()
     assert health.read() is _HEALTHY
