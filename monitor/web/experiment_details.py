@@ -32,7 +32,7 @@ def experiment_details(
     values = {
         "name": experiment.name,
         "control": experiment.control,
-        "variants": [name for name, _ in experiment.variants_control_first()],
+        "variants": [(name, experiment.texts.variant_label(name)) for name, _ in experiment.variants_control_first()],
         "rows": experiment_table_rows(experiment, now_ms, min_students),
         "decisions": describe_decisions(experiment, min_students, history),
         "footnotes": experiment_footnotes(experiment, now_ms, min_students),

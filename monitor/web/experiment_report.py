@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from monitor.analysis import StatePeriod, list_verdict_history
 from monitor.clock import DAY_MS
-from monitor.config import LATENCY_METRIC, ExperimentSettings
+from monitor.config import LATENCY_METRIC, DisplayTexts, ExperimentSettings
 from monitor.export import (
     ABSENT_TEXT,
     GUARDRAIL_STATES,
@@ -72,10 +72,10 @@ def render_experiment_report(report: ReportData, now_ms: int | None = None) -> s
         treatments=[_treatment_context(report, *treatment) for treatment in verdicts.items()],
         report=report,
         meets_min_students=partial(_meets_min_students, report),
-        format_mean=format_optional_mean,
-        format_difference=format_optional_difference,
-        format_amount=format_amount,
-        metric_label=metric_label,
+        format_mean=partial(format_optional_mean, texts=report.settings.texts),
+        format_difference=partial(format_optional_difference, texts=report.settings.texts),
+        format_amount=partial(format_amount, texts=report.settings.texts),
+        metric_label=partial(metric_label, texts=report.settings.texts),
         axis_unit=" (ms)" if report.settings.primary == LATENCY_METRIC else "",
         format_signed_percent=_format_signed_percent,
         format_time=format_time,
@@ -146,19 +146,20 @@ def describe_disagreements(
     normalized_metrics = [name for name, measure in measures.items() if measure == "ndcg"]
     gain_metrics = [name for name, measure in measures.items() if measure in {"cg", "dcg"}]
     gain_metrics = [settings.primary] if settings.primary in gain_metrics else gain_metrics
-    disagreements = {}
+    disagreements, texts = {}, settings.texts
     for normalized, gain in product(normalized_metrics, gain_metrics):
         pair = comparisons[normalized], comparisons[gain]
         significant_count = sum(map(_excludes_zero, pair))
         if _effect_sign(pair[0]) * _effect_sign(pair[1]) < 0 and significant_count:
-            movements = f"{_describe_movement(normalized, pair[0])}, {_describe_movement(gain, pair[1])}."
+            movements = f"{_describe_movement(normalized, pair[0], texts)}, {_describe_movement(gain, pair[1], texts)}."
             contradictory = significant_count == len(pair)
             sentence = (
                 f"disagree: {movements} {_explain_disagreement(settings, gain)}"
                 if contradictory
                 else f"differ: {movements}"
             )
-            disagreements[f"{normalized} and {gain} {sentence}"] = contradictory
+            titles = f"{texts.metric_title(normalized)} and {texts.metric_title(gain)}"
+            disagreements[f"{titles} {sentence}"] = contradictory
     return disagreements
 
 
@@ -172,22 +173,23 @@ def _excludes_zero(comparison: VariantComparison) -> bool:
     return lower is not None and upper is not None and (lower > 0 or upper < 0)
 
 
-def _describe_movement(name: str, comparison: VariantComparison) -> str:
+def _describe_movement(name: str, comparison: VariantComparison, texts: DisplayTexts) -> str:
+    title, direction = texts.metric_title(name), "higher" if _effect_sign(comparison) > 0 else "lower"
     if comparison.lower is None:
-        return (
-            f"{name} is {'higher' if _effect_sign(comparison) > 0 else 'lower'}, with too few students for an interval"
-        )
-    bounds = " to ".join(format_optional_difference(name, bound) for bound in (comparison.lower, comparison.upper))
+        return f"{title} is {direction}, with too few students for an interval"
+    bounds = " to ".join(
+        format_optional_difference(name, bound, texts) for bound in (comparison.lower, comparison.upper)
+    )
     if not _excludes_zero(comparison):
-        return f"{name} has no clear change ({bounds})"
-    return f"{name} is {'higher' if _effect_sign(comparison) > 0 else 'lower'} ({bounds})"
+        return f"{title} has no clear change ({bounds})"
+    return f"{title} is {direction} ({bounds})"
 
 
 def _explain_disagreement(settings: ExperimentSettings, gain: str) -> str:
     if settings.ideal == "shown":
         return (
             "nDCG compares each response with the best order of its own videos (ideal: shown), so a variant that finds "
-            f"fewer good videos can have a higher nDCG. Use {gain}."
+            f"fewer good videos can have a higher nDCG. Use {settings.texts.metric_title(gain)}."
         )
     return "Check the cuts of both metrics: with the same cut, they order single responses in the same way."
 
@@ -227,7 +229,8 @@ def _describe_effect(report: ReportData, treatment: str, verdict: Verdict) -> st
     settings, primary = report.settings, verdict.primary
     effect = describe_effect(settings.control, treatment, verdict)
     if effect is None or not _meets_min_students(report, primary):
-        return f"No effect on {metric_label(settings.primary)} is known yet: too few students have complete first days."
+        label = metric_label(settings.primary, settings.texts)
+        return f"No effect on {label} is known yet: too few students have complete first days."
     if min(primary.control.units, primary.treatment.units) < MIN_UNITS_FOR_INTERVAL:
         return f"{effect} An interval needs at least {MIN_UNITS_FOR_INTERVAL} students per variant."
     if primary.lower is None:
@@ -250,7 +253,7 @@ def _treatment_context(report: ReportData, name: str, verdict: Verdict) -> dict[
         "effect_chart": charts.effect_chart(report, name, verdict),
         "has_live_effect": sum(point.value is not None for point in charts.live_effect_line(report, name).points) > 1,
         "margin": criteria.margin,
-        "mde": format_amount(verdict.evidence.metric, criteria.mde),
+        "mde": format_amount(verdict.evidence.metric, criteria.mde, report.settings.texts),
         "guardrails": [
             _guardrail_context(report, name, index, result) for index, result in enumerate(verdict.guardrails)
         ],
@@ -275,21 +278,21 @@ def _subgroups_context(report: ReportData, title: str, segments: Sequence[Segmen
 
 
 def _guardrail_context(report: ReportData, name: str, guardrail_index: int, result: GuardrailResult) -> dict[str, Any]:
-    guardrail, is_displayed = result.guardrail, report.is_displayed(result)
+    guardrail, is_displayed, texts = result.guardrail, report.is_displayed(result), report.settings.texts
     changes = (result.least_harm, result.most_harm, charts.observed_harm(result))
-    title = capitalized_metric_label(guardrail.name)
+    title = capitalized_metric_label(guardrail.name, texts)
     return {
         "title": title,
         "name": f"{title} must not {'rise' if guardrail.harmful_direction == 'up' else 'fall'}",
-        "margin": format_optional_difference(guardrail.name, result.margin, sign=False),
+        "margin": format_optional_difference(guardrail.name, result.margin, texts, sign=False),
         "state": GUARDRAIL_STATES[result.state],
         "cells": [
             *(
-                format_optional_difference(guardrail.name, change if is_displayed else None, sign=False)
+                format_optional_difference(guardrail.name, change if is_displayed else None, texts, sign=False)
                 for change in changes
             ),
             *(
-                format_optional_mean(guardrail.name, arm.mean if is_displayed else None)
+                format_optional_mean(guardrail.name, arm.mean if is_displayed else None, texts)
                 for arm in (result.control, result.treatment)
             ),
         ],
@@ -302,7 +305,7 @@ def _state_changes(report: ReportData, treatment: str, periods: Sequence[StatePe
     for period in periods:
         was_displayed = report.was_displayed(treatment, period.since_ms)
         effect_cells = [
-            format_optional_difference(report.settings.primary, value if was_displayed else None)
+            format_optional_difference(report.settings.primary, value if was_displayed else None, report.settings.texts)
             for value in period.effect
         ]
         description = STATE_DESCRIPTIONS[period.state]

@@ -48,6 +48,7 @@ class ExperimentRow:
 
     name: str
     primary_label: str
+    owner: str
     headlines: Sequence[Headline]
     students: int
     is_split_wrong: bool | None
@@ -99,7 +100,7 @@ def list_page(
 
     def rows(experiments: Sequence[ExperimentSummary]) -> list[ExperimentRow]:
         all_rows = [_row(experiment, health, display.min_display_students) for experiment in experiments]
-        matching = [row for row in all_rows if text.casefold() in row.name.casefold()]
+        matching = [row for row in all_rows if text.casefold() in f"{row.name}\n{row.owner}".casefold()]
         return sorted((row for row in matching if state is None or state in row.states), key=_SORT_KEYS[order])
 
     running, archived = rows(summary.running_experiments), rows(summary.archived_experiments)
@@ -140,7 +141,8 @@ def _row(experiment: ExperimentSummary, health: ServiceHealth, min_students: int
     ratio = None if experiment.analysis is None else experiment.analysis.sample_ratio
     return ExperimentRow(
         name=experiment.name,
-        primary_label=metric_label(experiment.primary),
+        primary_label=metric_label(experiment.primary, experiment.texts),
+        owner=experiment.owner,
         headlines=describe_headlines(experiment, min_students),
         students=students,
         is_split_wrong=None if ratio is None or not any(phase.students for phase in ratio.phases) else ratio.alarm,

@@ -165,14 +165,14 @@ class TestList:
         """So the address can be sent on."""
         with browser_page(javascript=False) as page:
             page.goto(url)
-            page.get_by_role("searchbox", name="Name").fill("MENT 5")
+            page.get_by_role("searchbox", name="Name or owner").fill("MENT 5")
             page.get_by_role("combobox", name="Order").select_option("name")
             page.get_by_role("button", name="Show").click()
             assert _names(page) == [experiment_name(5)]
             assert parse_qs(urlsplit(page.url).query) == {"q": ["MENT 5"], "sort": ["name"]}
-            assert page.get_by_role("searchbox", name="Name").input_value() == "MENT 5"
+            assert page.get_by_role("searchbox", name="Name or owner").input_value() == "MENT 5"
             page.get_by_role("combobox", name="State").select_option("stop_harm")
-            page.get_by_role("searchbox", name="Name").fill("nothing of this name")
+            page.get_by_role("searchbox", name="Name or owner").fill("nothing of this name")
             page.get_by_role("button", name="Show").click()
             assert f"None of {COUNT} running experiments matches." in page.locator("#running").inner_text()
 
@@ -180,7 +180,7 @@ class TestList:
         """The field keeps focus and text."""
         with browser_page() as page:
             page.goto(url)
-            page.get_by_role("searchbox", name="Name").press_sequentially("ment 6")
+            page.get_by_role("searchbox", name="Name or owner").press_sequentially("ment 6")
             expect(page.locator("#running tbody")).to_have_count(1)
             assert page.locator(":focus").input_value() == "ment 6"
             assert urlsplit(page.url).query == "q=ment+6&sort=decision"
