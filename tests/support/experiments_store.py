@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import heapq
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +21,6 @@ from monitor.simulation.simulator import Scenario, generate_events
 from monitor.state import open_store_reader
 from monitor.web import HttpServer
 from tests.servers.redis import RedisServer, redis_binary
-from tests.support.command import ab_monitor
 
 _SHARES: Final = {"control": 0.4, "plain": 0.3, "reranked": 0.3}
 _KAFKA: Final = 'bootstrap_servers = "k:1"\nresponses_topic = "r"\nfeedback_topic = "f"\ngroup_id = "g"\n'
@@ -42,11 +43,25 @@ def experiment_name(number: int) -> str:
     return f"team/experiment {number}"
 
 
-@contextmanager
-def filled_store(count: int, responses: int, days: int = 21) -> Iterator[Settings]:
-    """Yield the settings of a store with so many experiments, and so many responses of each until now.
+@dataclass(frozen=True, slots=True)
+class FilledStore:
+    """A store with experiments, and the newest events, which are not applied yet."""
 
-    The effect of `reranked` rises with the number of the experiment.
+    settings: Settings
+    config: Path
+    later_events: Iterator[Path]
+
+    def apply_later_events(self) -> None:
+        """Apply the next of the newest events. Raises StopIteration after the last."""
+        _replay(self.config, next(self.later_events))
+
+
+@contextmanager
+def filled_store(count: int, responses: int, days: int = 21, *, later_parts: int = 0) -> Iterator[FilledStore]:
+    """Yield a store with so many experiments, and so many responses of each until now.
+
+    The effect of `reranked` depends on the number of the experiment. With `later_parts`, the last hundredth of the
+    events is applied in so many parts by `FilledStore.apply_later_events`.
     """
     now_ms = int(time.time() * 1000)
     start_ms = (now_ms // DAY_MS - days) * DAY_MS
@@ -67,13 +82,24 @@ def filled_store(count: int, responses: int, days: int = 21) -> Iterator[Setting
         config, events = Path(directory) / "config.toml", Path(directory) / "events.jsonl"
         experiments = "".join(_EXPERIMENT.format(name=scenario.experiment) for scenario in scenarios)
         config.write_text(f'[kafka]\n{_KAFKA}[store]\nurl = "{server.url}"\n[http]\nport = 9464\n{experiments}')
-        with events.open("wb") as file:
-            arrivals = heapq.merge(*map(generate_events, scenarios), key=lambda event: event.arrival_ms)
-            file.writelines(b"%s\n" % event.payload for event in arrivals)
-        replay = ab_monitor("replay", "--config", config, events)
-        assert replay.returncode == 0, replay.stderr
+        arrivals = heapq.merge(*map(generate_events, scenarios), key=lambda event: event.arrival_ms)
+        payloads = [b"%s\n" % event.payload for event in arrivals]
+        first_later = len(payloads) - (len(payloads) // 100 if later_parts else 0)
+        events.write_bytes(b"".join(payloads[:first_later]))
+        _replay(config, events)
+        later_events = []
+        for part in range(later_parts):
+            later_events.append(Path(directory) / f"later-{part}.jsonl")
+            later_events[-1].write_bytes(b"".join(payloads[first_later + part :: later_parts]))
         settings = load_settings(config, {})
-        yield replace(settings, http=replace(settings.http, port=0))
+        settings = replace(settings, http=replace(settings.http, port=0))
+        yield FilledStore(settings, config, iter(later_events))
+
+
+def _replay(config: Path, events: Path) -> None:
+    # Without a limit of time: a benchmark replays many events.
+    command = [sys.executable, "-m", "monitor", "replay", "--config", str(config), str(events)]
+    subprocess.run(command, check=True, capture_output=True)
 
 
 @contextmanager

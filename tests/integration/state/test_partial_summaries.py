@@ -15,7 +15,7 @@ from tests.support.experiments_store import experiment_name, filled_store
 @pytest.fixture(scope="module")
 def reader() -> Iterator[StoreReader]:
     """Yield a reader of a store with three experiments."""
-    with filled_store(3, 600, days=12) as settings, open_store_reader(settings, wall_clock) as reader:
+    with filled_store(3, 600, days=12) as store, open_store_reader(store.settings, wall_clock) as reader:
         yield reader
 
 

@@ -22,8 +22,8 @@ _PATHS = ("/", "/service")
 @pytest.fixture(scope="module")
 def settings() -> Iterator[Settings]:
     """Yield the settings of a store with seven experiments."""
-    with filled_store(COUNT, 4_000, days=12) as settings:
-        yield settings
+    with filled_store(COUNT, 4_000, days=12) as store:
+        yield store.settings
 
 
 @pytest.fixture(scope="module")
