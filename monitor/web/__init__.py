@@ -3,9 +3,11 @@
 - `server`, `http_connections`: uvicorn in a background thread, with limits of connections and times
 - `routes`, `pages`: the Starlette application, and what all pages share
 - `list_page`, `experiment_details`, `service_page`: the content of the pages
-- `experiment_report`, `experiment_charts`, `charts`: the report on an experiment
+- `chart_specs`: Vega-Lite specifications; the macro `chart` of `templates/charts.html` writes them into a page
+- `experiment_report`, `experiment_charts`: the report on an experiment
 - `evaluation_report`: the report on an offline evaluation
-- `templates/`, `static/`: Jinja templates, and the style and script of the pages
+- `standalone`: scripts and styles inside of a report, which is a single file
+- `templates/`, `static/`: Jinja templates, styles and scripts; `charts.js` is made from `deploy/charts`
 """
 
 from __future__ import annotations

@@ -44,6 +44,7 @@ from monitor.stats import (
 )
 from monitor.web import experiment_charts as charts
 from monitor.web.pages import load_template
+from monitor.web.standalone import standalone_context
 
 _MOODS: Final[Mapping[VerdictState, str]] = {
     "ship": "good",
@@ -59,9 +60,10 @@ _MAX_STATE_CHANGES: Final = 50
 
 
 def render_experiment_report(report: ReportData, now_ms: int | None = None) -> str:
-    """Return the report as a self-contained HTML file without scripts; with `now_ms`, with the newest event's age."""
+    """Return the report as a self-contained HTML file; with `now_ms`, with the newest event's age."""
     verdicts, history = report.latest_analysis.verdicts, list_verdict_history(report.summary, report.snapshots)
     return load_template("experiment.html").render(
+        **standalone_context(),
         newest_event=format_time(report.as_of_ms) + ("" if now_ms is None else _describe_age(report.as_of_ms, now_ms)),
         sample_size=_describe_sample_size(report),
         closing=describe_closing(report.summary),
@@ -88,7 +90,6 @@ def render_experiment_report(report: ReportData, now_ms: int | None = None) -> s
             "from_snapshots": sum(means.from_snapshot for means in report.decayed_means),
             "recomputed": sum(not means.from_snapshot for means in report.decayed_means),
         },
-        legend_entries=charts.legend_entries(report),
         state_changes=[
             {"name": name, "rows": rows[-_MAX_STATE_CHANGES:], "omitted_count": max(len(rows) - _MAX_STATE_CHANGES, 0)}
             for name, periods in history.items()
@@ -257,6 +258,7 @@ def _treatment_context(report: ReportData, name: str, verdict: Verdict) -> dict[
         "guardrails": [
             _guardrail_context(report, name, index, result) for index, result in enumerate(verdict.guardrails)
         ],
+        "guardrail_bars": charts.guardrail_bars_chart(report, name, verdict),
         "student_share_chart": charts.student_share_chart(report, name),
         "segments": _subgroups_context(
             report, f"effect of {name} by category", report.latest_analysis.subgroup_effects[name].segments
@@ -274,7 +276,7 @@ def _subgroups_context(report: ReportData, title: str, segments: Sequence[Segmen
         (segment, segment.comparison if _meets_min_students(report, segment.comparison) else None)
         for segment in segments
     ]
-    return {"title": title, "rows": segments, "chart": charts.subgroup_chart(title, subgroups, report.settings.primary)}
+    return {"title": title, "rows": segments, "chart": charts.subgroup_chart(report, title, subgroups)}
 
 
 def _guardrail_context(report: ReportData, name: str, guardrail_index: int, result: GuardrailResult) -> dict[str, Any]:
