@@ -127,6 +127,7 @@ def list_page(
         "undeclared_rows": undeclared_rows(summary),
         "undeclared_notes": undeclared_notes(summary),
         "conditions": conditions,
+        "has_workers": bool(health.service.workers),
         "lag_events": health.lag_events,
         "age_text": lambda at_ms: format_age(at_ms, now_ms),
         "duration_text": lambda at_ms: format_duration(abs(now_ms - at_ms) // 1000),

@@ -83,7 +83,7 @@ def filled_store(count: int, responses: int, days: int = 21, *, later_parts: int
         experiments = "".join(_EXPERIMENT.format(name=scenario.experiment) for scenario in scenarios)
         config.write_text(f'[kafka]\n{_KAFKA}[store]\nurl = "{server.url}"\n[http]\nport = 9464\n{experiments}')
         arrivals = heapq.merge(*map(generate_events, scenarios), key=lambda event: event.arrival_ms)
-        payloads = [b"%s\n" % event.payload for event in arrivals]
+        payloads = [b"%s\n" % event.payload for event in arrivals if event.arrival_ms <= now_ms]
         first_later = len(payloads) - (len(payloads) // 100 if later_parts else 0)
         events.write_bytes(b"".join(payloads[:first_later]))
         _replay(config, events)
