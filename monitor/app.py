@@ -282,12 +282,8 @@ def serve_http(
     """
 
     def read_current_health() -> ServiceHealth:
-        summary = recent_verdicts.read()
         reader = current_reader()
-        if summary.experiments.keys() != {experiment.name for experiment in reader.experiments}:
-            # The experiments have changed since the recent reading.
-            summary = reader.read_verdicts()
-        return read_health(reader, settings, summary, clock())
+        return read_health(reader, settings, reader.read_counts(), clock())
 
     recent_verdicts = RecentReading(lambda: current_reader().read_verdicts())
     recent_health = RecentReading(read_current_health)
@@ -301,6 +297,7 @@ def serve_http(
     endpoints = HttpEndpoints(
         read_summary=lambda as_of_ms: current_reader().read_summary(as_of_ms),
         read_verdicts=recent_verdicts.read,
+        read_counts=lambda: current_reader().read_counts(),
         read_history=lambda experiment: current_reader().read_verdict_history(experiment),
         read_items=lambda path, query: answer_items_request(current_reader(), path, query),
         process_registry=telemetry.registry,

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -209,17 +209,26 @@ class StoreReader:
         end, an experiment needs no later events: see `find_analysis_time`. Verdicts of an archived experiment, and of a
         previous definition, are as of their own newest event. Raises `StoreUnavailable`.
         """
-        return self._read_summary(as_of_ms, names, with_details=True)
+        return self._read_summary(as_of_ms, names, "all")
 
     def read_verdicts(self) -> StoreSummary:
         """Return the summary of all experiments without decayed means, traffic, drift, coverage and review order.
 
         A list of many experiments needs none of these, and reads in a fraction of the time. Raises `StoreUnavailable`.
         """
-        return self._read_summary(None, None, with_details=False)
+        return self._read_summary(None, None, "verdicts")
 
-    def _read_summary(self, as_of_ms: int | None, names: Collection[str] | None, *, with_details: bool) -> StoreSummary:
-        is_past = as_of_ms is not None
+    def read_counts(self) -> StoreSummary:
+        """Return the summary of `read_verdicts` without analyses, which take most of its time.
+
+        Raises `StoreUnavailable`.
+        """
+        return self._read_summary(None, None, "counts")
+
+    def _read_summary(
+        self, as_of_ms: int | None, names: Collection[str] | None, content: Literal["counts", "verdicts", "all"]
+    ) -> StoreSummary:
+        is_past, with_details = as_of_ms is not None, content == "all"
         if any(experiment.is_filling for experiment in self._declared_set.experiments):
             self.histories = experiment_histories(self._declared_set, read_backfills(self.store))
         cache_key = is_past, None if names is None else frozenset(names)
@@ -230,7 +239,8 @@ class StoreReader:
             newest = [each.last_event_ms for each in _with_excluded(all_variants) if each.last_event_ms is not None]
             at_ms = (max(newest, default=None) or self._clock()) if as_of_ms is None else as_of_ms
             variants = [variant for variant in all_variants if names is None or variant.experiment.name in names]
-            self._read_cohorts(variants)
+            if content != "counts":
+                self._read_cohorts(variants)
             if with_details:
                 reading = BucketReading(self.store, cache, at_ms, past=is_past)
                 means, self._caches[cache_key] = reading.read_means(self._bucket_series(variants))
@@ -275,7 +285,9 @@ class StoreReader:
                 primary=experiment.primary,
                 crossovers=sum(UnitRecord(variant.unit_sums).crossovers for variant in experiment_variants),
                 variants={name: summaries[name] for name in experiment.variants},
-                analysis=self._analyzers[experiment.name].analyze(students, analyzed_ms),
+                analysis=None
+                if content == "counts"
+                else self._analyzers[experiment.name].analyze(students, analyzed_ms),
                 metric_specs=experiment.metrics,
                 starts_at_ms=experiment.starts_at_ms,
                 ends_at_ms=experiment.ends_at_ms,

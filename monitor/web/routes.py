@@ -103,8 +103,8 @@ _WRITE_RULES: Final = (
 class HttpEndpoints:
     """The routes of the application and their endpoints.
 
-    `read_summary`, `read_verdicts`, `read_history` and `read_items` may block, and may raise `DependencyUnavailable`.
-    `read_verdicts` returns recent counts and verdicts of all experiments, see `StoreReader.read_verdicts`. `read_items`
+    `read_summary`, `read_verdicts`, `read_counts`, `read_history` and `read_items` may block, and may raise
+    `DependencyUnavailable`. `read_verdicts` returns recent verdicts, see the methods of `StoreReader`. `read_items`
     takes the path after `/api/experiments/` and the query. It raises `UsageError` for a wrong query and KeyError for an
     unknown experiment.
     `read_health` returns a recent health of the service. It and `read_starts` may raise `DependencyUnavailable`.
@@ -122,6 +122,7 @@ class HttpEndpoints:
         *,
         read_summary: Callable[[int | None], StoreSummary],
         read_verdicts: Callable[[], StoreSummary],
+        read_counts: Callable[[], StoreSummary],
         read_history: Callable[[ExperimentSummary], VerdictHistory],
         read_items: Callable[[str, Mapping[str, str]], dict[str, Any]],
         read_health: Callable[[], ServiceHealth],
@@ -139,6 +140,7 @@ class HttpEndpoints:
     ) -> None:
         self._read_summary = read_summary
         self._read_verdicts = read_verdicts
+        self._read_counts = read_counts
         self._read_history = read_history
         self._read_items = read_items
         self._process_registry = process_registry
@@ -204,7 +206,7 @@ class HttpEndpoints:
         return list_page(self._read_verdicts(), self._read_health(), self._display, self._clock(), query)
 
     def _service_page(self, _query: Mapping[str, str]) -> PageContent:
-        return service_page(self._read_verdicts(), self._read_health())
+        return service_page(self._read_counts(), self._read_health())
 
     def _experiment_page(self, request: Request) -> Response:
         """Return a page about an experiment. If an experiment is named like the path of another page, it is meant."""

@@ -21,12 +21,12 @@ from tests.bench.figures import Figure
 from tests.support.experiments_store import experiment_name, filled_store, served_store
 
 _EXPERIMENTS: Final = 50
-_RESPONSES: Final = 3_000
+_RESPONSES: Final = 2_000
 _ROUNDS: Final = 3
 _PATHS: Final = {
-    "list of 50 experiments": "/",
-    "page of one of 50 experiments": experiment_path(experiment_name(7)),
-    "page of the service, 50 experiments": "/service",
+    "list of 50 experiments: CPU": "/",
+    "page of one of 50 experiments: CPU": experiment_path(experiment_name(7)),
+    "page of the service, 50 experiments: CPU": "/service",
 }
 _BUDGET_MS: Final = 300
 

@@ -33,6 +33,15 @@ def test_a_summary_of_one_experiment_has_the_numbers_of_the_whole_summary(
     assert reader.read_summary() == whole
 
 
+def test_counts_are_verdicts_without_an_analysis(reader: StoreReader) -> None:
+    """The page of the service needs no analysis."""
+    counts, verdicts = reader.read_counts(), reader.read_verdicts()
+    assert counts.experiments.keys() == verdicts.experiments.keys()
+    assert counts.unmatched_feedback == verdicts.unmatched_feedback
+    for name, experiment in counts.experiments.items():
+        assert experiment == replace(verdicts.experiments[name], analysis=None)
+
+
 def test_verdicts_are_those_of_the_whole_summary(reader: StoreReader) -> None:
     """Only details are missing."""
     whole, verdicts = reader.read_summary(), reader.read_verdicts()
