@@ -21,7 +21,15 @@ from monitor.config import (
     parse_integer,
 )
 from monitor.engine import EventNormalizer, Experiment, IdHasher
-from monitor.export import RecentReading, ServiceHealth, attention_json, rating_scale, read_health, worst_items_json
+from monitor.export import (
+    RecentReading,
+    ServiceHealth,
+    attention_json,
+    rating_scale,
+    read_days_json,
+    read_health,
+    worst_items_json,
+)
 from monitor.pipeline import (
     ArrivalCounter,
     BackfillRunner,
@@ -300,6 +308,7 @@ def serve_http(
         read_counts=lambda: current_reader().read_counts(),
         read_history=lambda experiment: current_reader().read_verdict_history(experiment),
         read_items=lambda path, query: answer_items_request(current_reader(), path, query),
+        read_days=lambda experiment, as_of_ms: read_days_json(current_reader(), experiment, as_of_ms),
         process_registry=telemetry.registry,
         read_health=recent_health.read,
         read_starts=lambda: read_service_records(current_reader().store).starts,

@@ -6,6 +6,7 @@
 - `chart_specs`: Vega-Lite specifications; the macro `chart` of `templates/charts.html` writes them into a page
 - `experiment_report`, `experiment_charts`: the report on an experiment
 - `evaluation_report`: the report on an offline evaluation
+- `access`, `reader`, `share_links`: who may read what
 - `standalone`: scripts and styles inside of a report, which is a single file
 - `templates/`, `static/`: Jinja templates, styles and scripts; `charts.js` is made from `deploy/charts`
 """
@@ -18,15 +19,20 @@ from monitor.web.experiment_report import render_experiment_report
 from monitor.web.pages import PageContent
 from monitor.web.routes import HTTP_PATHS, HttpEndpoints
 from monitor.web.server import HttpServer
+from monitor.web.share_links import DEFAULT_SHARE_DAYS, MAX_SHARE_DAYS, ShareLink, share_path
 
 __all__ = [
+    "DEFAULT_SHARE_DAYS",
     "HTTP_PATHS",
+    "MAX_SHARE_DAYS",
     "HttpEndpoints",
     "HttpServer",
     "PageContent",
+    "ShareLink",
     "evaluation_csv",
     "evaluation_tables",
     "experiment_details",
     "render_evaluation_report",
     "render_experiment_report",
+    "share_path",
 ]

@@ -20,6 +20,7 @@ from starlette.responses import Response
 from starlette.templating import Jinja2Templates
 
 from monitor.export import ServiceHealth, format_count, format_percent, format_time
+from monitor.web.reader import OPEN_READER, Reader, request_reader
 
 _CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
@@ -108,15 +109,15 @@ def load_template(name: str) -> Template:
     return TEMPLATE_ENVIRONMENT.get_template(name)
 
 
-def render_page(content: PageContent, header: Mapping[str, Any], path: str = "/") -> str:
-    """Return a page as HTML; `header` is a result of `page_header`, `path` the address."""
-    return load_template(content.template).render({**content.values, **header, "path": path})
+def render_page(content: PageContent, header: Mapping[str, Any], path: str = "/", reader: Reader = OPEN_READER) -> str:
+    """Return a page for a reader as HTML; `header` is a result of `page_header`, `path` the address."""
+    return load_template(content.template).render({**content.values, **header, "path": path, "reader": reader})
 
 
 def page_response(request: Request, content: PageContent, header: Mapping[str, Any]) -> Response:
     """Return the response to a request of a page, with a Content-Security-Policy; `header`: see `page_header`."""
     return Response(
-        render_page(content, header, request.url.path),
+        render_page(content, header, request.url.path, request_reader(request)),
         content.status,
         {"Content-Security-Policy": _CONTENT_SECURITY_POLICY},
         "text/html",
