@@ -10,6 +10,7 @@ from playwright.sync_api import Page, expect
 
 from monitor.clock import wall_clock
 from monitor.config import Settings
+from monitor.export import STATE_TITLES
 from monitor.state import open_store_reader
 from tests.servers.browser import ColorScheme, browser_page, overflow_px, serious_problems
 from tests.support.command import get
@@ -134,7 +135,8 @@ class TestList:
             assert sorted(_names(page)) == [experiment_name(number) for number in range(COUNT)]
             group = page.locator("#running tbody").first
             assert group.locator("tr").count() == 2
-            for word in ("Keep running", "plain", "reranked", "as intended", "12\u202fd", "ago"):
+            assert set(group.locator(".badge").all_inner_texts()) <= set(STATE_TITLES.values())
+            for word in ("plain", "reranked", "as intended", "12\u202fd", "ago"):
                 assert word in group.inner_text()
             assert page.locator("svg.bar .interval").count() == 2 * COUNT
             assert page.locator("svg.bar").first.is_visible()
@@ -191,7 +193,12 @@ class TestList:
             page.goto(f"{url}/?sort=name")
             assert _names(page) == [experiment_name(number) for number in range(COUNT)]
             page.goto(f"{url}/?sort=effect")
-            assert _names(page)[0] == experiment_name(4)
+            lengths = [
+                max(abs(float(circle.get_attribute("cx") or 0) - 100) for circle in group.locator("circle").all())
+                for group in page.locator("#running tbody").all()
+            ]
+        assert len(lengths) == COUNT
+        assert lengths == sorted(lengths, reverse=True)
 
     @pytest.mark.parametrize("query", ["state=great", "sort=luck"])
     def test_a_wrong_parameter_is_named_with_the_possible_values(self, url: str, query: str) -> None:
