@@ -54,7 +54,7 @@ from monitor.state import (
     read_service_records,
     running_store_server,
 )
-from monitor.web import HttpEndpoints, HttpServer, PageContent, experiment_details
+from monitor.web import HttpEndpoints, HttpServer, PageContent, experiment_details, plan_page
 
 GC_THRESHOLD: Final = 400_000
 """New objects between two runs of Python's cyclic garbage collector. A run visits every cached row and frees next to
@@ -302,6 +302,11 @@ def serve_http(
         history = reader.read_verdict_history(experiment)
         return experiment_details(experiment, recent_health.read(), settings.display, clock(), history)
 
+    def show_plan(name: str, query: Mapping[str, str]) -> PageContent:
+        reader = current_reader()
+        experiment = {experiment.name: experiment for experiment in reader.experiments}[name]
+        return plan_page(experiment, reader.read_summary().experiments[name], settings.display, query)
+
     endpoints = HttpEndpoints(
         read_summary=lambda as_of_ms: current_reader().read_summary(as_of_ms),
         read_verdicts=recent_verdicts.read,
@@ -318,7 +323,7 @@ def serve_http(
         display=settings.display,
         clock=clock,
         declarations=declarations,
-        experiment_pages={"": show_experiment},
+        experiment_pages={"": show_experiment, "/plan": show_plan},
         experiment_names=lambda: [experiment.name for experiment in current_reader().experiments],
     )
     server = HttpServer(settings.http, endpoints)
