@@ -23,7 +23,7 @@ from monitor.config import (
 )
 from monitor.engine import EventNormalizer, Experiment, IdHasher
 from monitor.export import (
-    RecentHealth,
+    RecentReading,
     ServiceHealth,
     attention_json,
     rating_scale,
@@ -292,13 +292,14 @@ def serve_http(
 
     def read_current_health() -> ServiceHealth:
         reader = current_reader()
-        return read_health(reader, settings, reader.read_summary(), clock())
+        return read_health(reader, settings, reader.read_counts(), clock())
 
-    recent_health = RecentHealth(read_current_health)
+    recent_verdicts = RecentReading(lambda: current_reader().read_verdicts())
+    recent_health = RecentReading(read_current_health)
 
     def show_experiment(name: str, _query: Mapping[str, str]) -> PageContent:
         reader = current_reader()
-        experiment = reader.read_summary().experiments[name]
+        experiment = reader.read_summary(names=[name]).experiments[name]
         history = reader.read_verdict_history(experiment)
         return experiment_details(experiment, recent_health.read(), settings.display, clock(), history)
 
@@ -309,6 +310,8 @@ def serve_http(
 
     endpoints = HttpEndpoints(
         read_summary=lambda as_of_ms: current_reader().read_summary(as_of_ms),
+        read_verdicts=recent_verdicts.read,
+        read_counts=lambda: current_reader().read_counts(),
         read_history=lambda experiment: current_reader().read_verdict_history(experiment),
         read_items=lambda path, query: answer_items_request(current_reader(), path, query),
         read_days=lambda experiment, as_of_ms: read_days_json(current_reader(), experiment, as_of_ms),

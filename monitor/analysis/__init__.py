@@ -44,6 +44,7 @@ from monitor.analysis.drift import (
     measure_day_drift,
     measure_drift,
 )
+from monitor.analysis.entry_days import find_first_entry_day
 from monitor.analysis.experiment_planning import (
     ASSUMPTION_OPTIONS,
     DEFAULT_POWERS,
@@ -185,6 +186,7 @@ __all__ = [
     "find_analysis_time",
     "find_changes",
     "find_entry_days",
+    "find_first_entry_day",
     "find_meant_name",
     "format_timestamp",
     "history_json",

@@ -24,9 +24,9 @@ from monitor.export.day_table import (
 )
 from monitor.export.experiment_settings import describe_settings
 from monitor.export.freshness import Freshness
-from monitor.export.headline import Headline, describe_headlines, headlines_json, state_title
+from monitor.export.headline import Headline, RelativeBounds, describe_headlines, headlines_json, state_title
 from monitor.export.health import (
-    RecentHealth,
+    RecentReading,
     ServiceHealth,
     arrival_rows,
     health_facts,
@@ -73,6 +73,7 @@ from monitor.export.presentation import (
     format_age,
     format_count,
     format_counted,
+    format_duration,
     format_optional_difference,
     format_optional_mean,
     format_percent,
@@ -119,7 +120,8 @@ __all__ = [
     "Headline",
     "PlanTable",
     "PlanTexts",
-    "RecentHealth",
+    "RecentReading",
+    "RelativeBounds",
     "ReportData",
     "ServiceHealth",
     "arrival_rows",
@@ -147,6 +149,7 @@ __all__ = [
     "format_age",
     "format_count",
     "format_counted",
+    "format_duration",
     "format_optional_difference",
     "format_optional_mean",
     "format_percent",

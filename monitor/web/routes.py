@@ -83,10 +83,11 @@ _EXPERIMENT_SUFFIXES: Final = (_VERDICT_SUFFIX, _DAYS_SUFFIX, *_ITEM_SUFFIXES)
 class HttpEndpoints:
     """The routes of the application and their endpoints.
 
-    `read_summary`, `read_history` and `read_items` may block, and may raise `DependencyUnavailable`. `read_items` takes
-    the path after `/api/experiments/` and the query. It raises `UsageError` for a wrong query and KeyError for an
-    unknown experiment. `read_days` returns the days of an experiment up to a time as JSON; without it, there is no such
-    path.
+    `read_summary`, `read_verdicts`, `read_counts`, `read_history` and `read_items` may block, and may raise
+    `DependencyUnavailable`. `read_verdicts` and `read_counts` return parts of a recent summary; without them, pages
+    use whole summaries. `read_items` takes the path after `/api/experiments/` and the query. It raises `UsageError` for
+    a wrong query and KeyError for an unknown experiment. `read_days` returns the days of an experiment up to a time as
+    JSON; without it, there is no such path.
     `read_health` returns a recent health of the service. It and `read_starts` may raise `DependencyUnavailable`.
     `reload_configuration` may block. `readiness_problems` returns the reasons why the process is not ready,
     `data_problems` sentences about events that do not count; neither blocks. Without `declarations`, there are no paths
@@ -116,8 +117,12 @@ class HttpEndpoints:
         experiment_pages: Mapping[str, ExperimentPage] = MappingProxyType({}),
         experiment_names: Callable[[], Collection[str]] = tuple,
         read_days: Callable[[ExperimentSummary, int | None], dict[str, Any]] | None = None,
+        read_verdicts: Callable[[], StoreSummary] | None = None,
+        read_counts: Callable[[], StoreSummary] | None = None,
     ) -> None:
         self._read_summary = read_summary
+        self._read_verdicts = read_verdicts or partial(read_summary, None)
+        self._read_counts = read_counts or partial(read_summary, None)
         self._read_history = read_history
         self._read_items = read_items
         self._read_days = read_days
@@ -186,11 +191,11 @@ class HttpEndpoints:
         board = board_address(self._display.grafana_url, request.url.path, content.experiment)
         return page_response(request, content, {**header, "board_address": board})
 
-    def _list_page(self, _query: Mapping[str, str]) -> PageContent:
-        return list_page(self._read_summary(None), self._read_health(), self._display, self._clock())
+    def _list_page(self, query: Mapping[str, str]) -> PageContent:
+        return list_page(self._read_verdicts(), self._read_health(), self._display, self._clock(), query)
 
     def _service_page(self, _query: Mapping[str, str]) -> PageContent:
-        return service_page(self._read_summary(None), self._read_health())
+        return service_page(self._read_counts(), self._read_health())
 
     def _experiment_page(self, share_secret: str | None, request: Request) -> Response:
         """Return a page about an experiment. If an experiment is named like the path of another page, it is meant.
