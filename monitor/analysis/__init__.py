@@ -34,6 +34,7 @@ from monitor.analysis.interim_history import (
     compute_interim_analyses,
     compute_student_splits,
     count_students_until,
+    find_closing_times,
     find_entry_days,
 )
 from monitor.analysis.item_overview import (
@@ -109,6 +110,7 @@ __all__ = [
     "count_students_by_category",
     "count_students_until",
     "find_analysis_time",
+    "find_closing_times",
     "find_entry_days",
     "find_meant_name",
     "format_timestamp",

@@ -46,6 +46,7 @@ from monitor.stats.stored_sums import (
     covariate_square_scale,
     is_cohort_closed,
     late_arrival_estimate,
+    live_metric_statistic,
     live_rated_share_statistic,
 )
 from monitor.stats.wording import (
@@ -119,6 +120,7 @@ __all__ = [
     "format_mean",
     "is_cohort_closed",
     "late_arrival_estimate",
+    "live_metric_statistic",
     "live_rated_share_statistic",
     "metric_label",
     "metric_unit",
