@@ -46,7 +46,7 @@ from monitor.state import (
     read_service_records,
     running_store_server,
 )
-from monitor.web import HttpEndpoints, HttpServer
+from monitor.web import HttpEndpoints, HttpServer, PageContent, experiment_details
 
 GC_THRESHOLD: Final = 400_000
 """New objects between two runs of Python's cyclic garbage collector. A run visits every cached row and frees next to
@@ -285,12 +285,20 @@ def serve_http(
         reader = current_reader()
         return read_health(reader, settings, reader.read_summary(), clock())
 
+    recent_health = RecentHealth(read_current_health)
+
+    def show_experiment(name: str, _query: Mapping[str, str]) -> PageContent:
+        reader = current_reader()
+        experiment = reader.read_summary().experiments[name]
+        history = reader.read_verdict_history(experiment)
+        return experiment_details(experiment, recent_health.read(), settings.display, clock(), history)
+
     endpoints = HttpEndpoints(
         read_summary=lambda as_of_ms: current_reader().read_summary(as_of_ms),
         read_history=lambda experiment: current_reader().read_verdict_history(experiment),
         read_items=lambda path, query: answer_items_request(current_reader(), path, query),
         process_registry=telemetry.registry,
-        read_health=RecentHealth(read_current_health).read,
+        read_health=recent_health.read,
         read_starts=lambda: read_service_records(current_reader().store).starts,
         reload_configuration=reload_configuration or _reject_reload,
         readiness_problems=readiness,
@@ -298,6 +306,8 @@ def serve_http(
         display=settings.display,
         clock=clock,
         declarations=declarations,
+        experiment_pages={"": show_experiment},
+        experiment_names=lambda: [experiment.name for experiment in current_reader().experiments],
     )
     server = HttpServer(settings.http, endpoints)
     server.start()

@@ -155,6 +155,8 @@ class ExperimentSummary:
     metric_specs: tuple[MetricSpec, ...] = ()
     """The metrics of the settings, in the order of the variants' `metrics`."""
     starts_at_ms: int | None = None
+    ends_at_ms: int | None = None
+    """The planned end; None without one."""
     intended_shares: Mapping[str, float] = field(default_factory=dict)
     """Variant → intended share of the students at the newest event; variants without a share are absent."""
     data_quality: DataQuality | None = None

@@ -10,7 +10,7 @@ from monitor.analysis import history_json
 from monitor.clock import wall_clock
 from monitor.config import Settings, parse_instant_ms
 from monitor.errors import UsageError
-from monitor.export import VERDICT_EXIT_CODES, print_json, render_verdicts, stdout_console
+from monitor.export import VERDICT_EXIT_CODES, headlines_json, print_json, render_verdicts, stdout_console
 from monitor.state import open_store_reader
 
 _NO_VERDICT_EXIT_CODE: Final = 10
@@ -49,7 +49,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     history = {name: periods for name, periods in complete_history.items() if arguments.variant in {None, name}}
     if arguments.json:
         content = summary.verdict_json(arguments.experiment, arguments.variant)
-        print_json({**content, "history": history_json(history)})
+        headlines = {name: headline for name, headline in headlines_json(experiment).items() if name in history}
+        print_json({**content, "headline": headlines, "history": history_json(history)})
     else:
         stdout_console(os.environ).print(render_verdicts(experiment, history))
     if not arguments.exit_code:

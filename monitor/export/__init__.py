@@ -6,12 +6,14 @@
 - `item_tables`: item statistics and the review order
 - `experiment_settings`: an experiment's settings in the words of the configuration file
 - `health`, `freshness`: workers, arriving events by topic, the age of the newest events, and what is wrong
+- `headline`: the judged effect and the verdict in three lines
 - `report_data`: the data of an experiment's report
 """
 
 from __future__ import annotations
 
 from monitor.export.experiment_settings import describe_settings
+from monitor.export.headline import Headline, describe_headlines, headlines_json, state_title
 from monitor.export.health import RecentHealth, ServiceHealth, arrival_rows, health_facts, read_health
 from monitor.export.item_tables import (
     REVIEW_NOTE,
@@ -89,6 +91,7 @@ __all__ = [
     "VERDICT_EXIT_CODES",
     "DataConsole",
     "ExperimentsCollector",
+    "Headline",
     "RecentHealth",
     "ReportData",
     "ServiceHealth",
@@ -102,6 +105,7 @@ __all__ = [
     "describe_decisions",
     "describe_effect",
     "describe_first_decision",
+    "describe_headlines",
     "describe_settings",
     "describe_state",
     "describe_time_to_decide",
@@ -117,6 +121,7 @@ __all__ = [
     "format_percent",
     "format_significant",
     "format_time",
+    "headlines_json",
     "health_facts",
     "id_text",
     "meets_min_students",
@@ -134,6 +139,7 @@ __all__ = [
     "score_cells",
     "short_id_text",
     "simple_table",
+    "state_title",
     "stderr_console",
     "stdout_console",
     "undeclared_notes",

@@ -60,6 +60,7 @@ STATE_DESCRIPTIONS: Final[Mapping[VerdictState, str]] = {
 }
 GUARDRAIL_STATES: Final[Mapping[GuardrailState, str]] = {
     "held": "holds",
+    "tolerable": "worse, within the margin",
     "crossed": "failed",
     "open": "still open",
     "unknown": "no data yet",
@@ -78,7 +79,7 @@ UNDECLARED_COLUMNS: Final = ("Experiment", "Responses", "Variants seen", "First 
 _MAX_UNDECLARED_ROWS: Final = 20
 _MAX_UNDECLARED_VARIANTS: Final = 6
 COUNT_EXPLANATION: Final = "n: number of responses behind the value"
-_TONES: Final[Mapping[VerdictState, Literal["good", "bad"]]] = {
+TONES: Final[Mapping[VerdictState, Literal["good", "bad"]]] = {
     "ship": "good",
     "non_inferior": "good",
     "stop_harm": "bad",
@@ -738,7 +739,7 @@ def describe_decisions(
         )
         sentence = describe_state(verdict, is_displayed=is_displayed, is_over=experiment.is_closed_by_clock)
         shown_details = tuple(detail for detail in details if detail is not None)
-        decisions.append(TreatmentDecision(_TONES.get(verdict.state, "open"), name, sentence, shown_details))
+        decisions.append(TreatmentDecision(TONES.get(verdict.state, "open"), name, sentence, shown_details))
     return decisions
 
 

@@ -266,6 +266,25 @@ _EXPERIMENT_METRICS: Final = (
         "Upper bound of abmonitor_effect, in the unit of the metric, from an anytime-valid confidence sequence.",
     ),
     ExportedMetric(
+        "abmonitor_relative_effect",
+        "gauge",
+        _VARIANT,
+        "The effect that is judged: the closed effect on the primary metric, as a fraction of the control's mean. "
+        "It is the first number on page, report and message.",
+    ),
+    ExportedMetric(
+        "abmonitor_relative_effect_lower",
+        "gauge",
+        _VARIANT,
+        "Lower bound of abmonitor_relative_effect, as a fraction, from an anytime-valid confidence sequence.",
+    ),
+    ExportedMetric(
+        "abmonitor_relative_effect_upper",
+        "gauge",
+        _VARIANT,
+        "Upper bound of abmonitor_relative_effect, as a fraction, from an anytime-valid confidence sequence.",
+    ),
+    ExportedMetric(
         "abmonitor_sample_ratio_log_e",
         "gauge",
         _EXPERIMENT,
@@ -520,6 +539,9 @@ def _add_analysis(
         add("days_to_resolve", variant_labels, verdict.days_to_resolve)
         if name in hidden_variants or experiment.control in hidden_variants:
             continue
+        add("relative_effect", variant_labels, verdict.primary.difference.relative_effect)
+        add("relative_effect_lower", variant_labels, verdict.relative_bounds[0])
+        add("relative_effect_upper", variant_labels, verdict.relative_bounds[1])
         for result in verdict.guardrails:
             guardrail_labels = (*variant_labels, result.guardrail.name)
             add("guardrail_least_harm", guardrail_labels, result.least_harm)

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from monitor.analysis import ExperimentSummary, StoreSummary, SubgroupEffects, VerdictHistory
 from monitor.errors import escape_controls, escape_lines
+from monitor.export.headline import Headline, describe_headlines
 from monitor.export.health import ServiceHealth, arrival_rows, health_facts
 from monitor.export.presentation import (
     ABSENT_TEXT,
@@ -24,13 +25,10 @@ from monitor.export.presentation import (
     describe_as_of,
     describe_changes,
     describe_closing,
-    describe_decisions,
     describe_effect,
     describe_first_decision,
     describe_history,
-    describe_time_to_decide,
     describe_unmatched_feedback,
-    describe_verdict,
     experiment_footnotes,
     experiment_table_rows,
     format_count,
@@ -140,10 +138,8 @@ def render_summary(
     is_single = len(summary.experiments) == 1
     for experiment in summary.experiments.values() if is_single else summary.running_experiments:
         parts.append(Text(experiment.name, style="bold"))
-        parts += [
-            Text(f"{decision.treatment} – {decision.sentence}", style="bold")
-            for decision in describe_decisions(experiment)
-        ]
+        for headline in describe_headlines(experiment):
+            parts += _headline_lines(headline)
         parts += [Text(sentence, style="yellow") for sentence in describe_changes(experiment)]
         parts.append(_experiment_layouts(experiment, now_ms))
         parts += [Text(footnote, style="dim") for footnote in experiment_footnotes(experiment, now_ms)]
@@ -154,8 +150,21 @@ def render_summary(
 
 def _archived_line(experiment: ExperimentSummary) -> Text:
     """Return the line of an archived experiment: its name, its verdicts and the time of archiving."""
-    states = [f"{decision.treatment} – {decision.sentence}" for decision in describe_decisions(experiment)]
+    states = [f"{_headline_title(headline)}." for headline in describe_headlines(experiment)]
     return Text(" ".join([f"{experiment.name}:", *states, describe_archiving(experiment) or ""]), style="dim")
+
+
+def _headline_title(headline: Headline) -> str:
+    """Return the treatment with its state and the judged effect."""
+    effect = "" if headline.effect is None else f": {headline.effect}"
+    return f"{headline.treatment} – {headline.title}{effect}"
+
+
+def _headline_lines(headline: Headline) -> Iterator[Text]:
+    """Yield the title, and the lines on what is known, what blocks shipping, and what comes next."""
+    yield Text(_headline_title(headline), style="bold")
+    lines = ("Known", headline.known), ("Blocking", headline.blocking), ("Next", headline.next_step)
+    yield from (Text(f"  {label}: {text}") for label, text in lines if text is not None)
 
 
 def _undeclared_parts(summary: StoreSummary) -> list[RenderableType]:
@@ -246,10 +255,11 @@ def render_verdicts(experiment: ExperimentSummary, verdict_history: VerdictHisto
     parts: list[RenderableType] = [Text(f"{experiment.name}, {_format_as_of(analysis.as_of_ms)}", style="dim")]
     sentences = (describe_archiving(experiment), describe_closing(experiment))
     parts += [Text(sentence, style="dim") for sentence in sentences if sentence is not None]
+    headlines = {headline.treatment: headline for headline in describe_headlines(experiment)}
     for name, verdict in analysis.verdicts.items():
         if name in verdict_history:
-            parts.append(Text(describe_verdict(name, verdict, is_over=experiment.is_closed_by_clock), style="bold"))
-            parts += [Text(f"  {line}") for line in _verdict_lines(experiment, name, verdict)]
+            parts += _headline_lines(headlines[name])
+            parts += [Text(f"  {line}") for line in _verdict_lines(experiment, name, verdict, headlines[name].blocking)]
             periods = verdict_history[name]
             sentences = (describe_history(periods, verdict.state), describe_first_decision(periods, verdict))
             parts += [Text(f"  {sentence}") for sentence in sentences if sentence is not None]
@@ -279,14 +289,18 @@ def _comparison_table(
     return table
 
 
-def _verdict_lines(experiment: ExperimentSummary, treatment: str, verdict: Verdict) -> Iterator[str]:
-    """Yield lines on the effect, reasons, notes, guardrails, sample ratio, crossovers, time, and the state's name."""
+def _verdict_lines(
+    experiment: ExperimentSummary, treatment: str, verdict: Verdict, blocking: str | None
+) -> Iterator[str]:
+    """Yield lines on the effect, reasons, notes, guardrails, sample ratio, crossovers, and the state's name.
+
+    Reasons in `blocking` are left out, because the headline contains them.
+    """
     effect = describe_effect(experiment.control, treatment, verdict)
-    time_to_decide = None if experiment.is_closed_by_clock else describe_time_to_decide(verdict)
     if effect is not None:
         yield effect
     sentences = [reason.text for reason in verdict.reasons]
-    yield from (f"Reason: {sentence}" for sentence in sentences)
+    yield from (f"Reason: {sentence}" for sentence in sentences if sentence not in (blocking or ""))
     notes = [note.text for note in verdict.notes]
     yield from (f"{'Warning' if note.is_warning else 'Note'}: {note.text}" for note in verdict.notes)
     guardrails = [describe_guardrail(result) for result in verdict.guardrails]
@@ -303,8 +317,6 @@ def _verdict_lines(experiment: ExperimentSummary, treatment: str, verdict: Verdi
         f"Students with more than one variant: {format_count(evidence.crossovers)} of "
         f"{format_count(evidence.students)}; they are not compared."
     )
-    if time_to_decide is not None:
-        yield time_to_decide
     yield f"State in JSON and metrics: {verdict.state}"
 
 

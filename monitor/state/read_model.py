@@ -298,6 +298,7 @@ class StoreReader:
                 analysis=self._analyzers[experiment.name].analyze(students, analyzed_ms),
                 metric_specs=experiment.metrics,
                 starts_at_ms=experiment.starts_at_ms,
+                ends_at_ms=experiment.ends_at_ms,
                 intended_shares=experiment.intended_shares(analyzed_ms),
                 categories_for_review=categories_for_review.get(experiment.name),
                 newest_event_ms=counts.newest_ms,

@@ -13,7 +13,13 @@ docs/statistics.md has the estimands, formulas, sources and the limits of what m
 
 from __future__ import annotations
 
-from monitor.stats.comparison import MIN_UNITS_FOR_INTERVAL, VariantComparison, compare_variants, split_alpha
+from monitor.stats.comparison import (
+    MIN_UNITS_FOR_DECISION,
+    MIN_UNITS_FOR_INTERVAL,
+    VariantComparison,
+    compare_variants,
+    split_alpha,
+)
 from monitor.stats.cuped import CovariateStatistic, RegressionAdjustedStatistics, apply_cuped
 from monitor.stats.data_quality import DataQuality, ResponseQuality
 from monitor.stats.decay_bands import decay_band_multiplier, design_effect
@@ -30,7 +36,13 @@ from monitor.stats.evidence import (
     VerdictEvidence,
 )
 from monitor.stats.experiment_history import BackfillProgress, ExperimentHistory
-from monitor.stats.guardrails import Guardrail, GuardrailResult, GuardrailState, evaluate_guardrail
+from monitor.stats.guardrails import (
+    Guardrail,
+    GuardrailResult,
+    GuardrailState,
+    days_until_decided,
+    evaluate_guardrail,
+)
 from monitor.stats.segments import SegmentComparison, compare_segments
 from monitor.stats.srm import DayCounts, PhaseCounts, SrmResult, check_srm
 from monitor.stats.stored_sums import (
@@ -63,6 +75,7 @@ from monitor.stats.wording import (
 )
 
 __all__ = [
+    "MIN_UNITS_FOR_DECISION",
     "MIN_UNITS_FOR_INTERVAL",
     "BackfillProgress",
     "CohortTable",
@@ -106,6 +119,7 @@ __all__ = [
     "compare_segments",
     "compare_variants",
     "covariate_square_scale",
+    "days_until_decided",
     "decay_band_multiplier",
     "decide_verdict",
     "describe_change",

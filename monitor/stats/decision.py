@@ -686,7 +686,7 @@ class _DecisionRule:
     def held_guardrails(self) -> Iterator[Reason]:
         """Yield the held guardrails: the upper bound of the harm is below the margin."""
         for result in self.guardrails:
-            if result.state == "held" and result.most_harm is not None:
+            if result.is_held and result.most_harm is not None:
                 yield Reason("guardrail_held", describe_guardrail(result))
 
     def open_guardrails(self) -> Iterator[Reason]:

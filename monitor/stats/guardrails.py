@@ -5,6 +5,7 @@ from both sides and give the state:
 
 - `crossed`: the lower bound of the harm is above the margin; the experiment should stop.
 - `held`: the upper bound of the harm is below the margin; this guardrail does not prevent shipping.
+- `tolerable`: as `held`, and the lower bound is above 0: a certain harm within the margin.
 - `open`: the margin is between the two bounds.
 - `unknown`: fewer than 50 students in a variant, or neither variant had an event that the metric counts.
 
@@ -28,12 +29,12 @@ import msgspec
 
 from monitor.config import LATENCY_METRIC, RESPONSES_METRIC, SESSION_RESPONSES_METRIC, SESSIONS_METRIC
 from monitor.stats.argument_checks import check_level, check_positive
-from monitor.stats.comparison import MIN_UNITS_FOR_DECISION
+from monitor.stats.comparison import MIN_UNITS_FOR_DECISION, days_to_reach, information_for_half_width
 from monitor.stats.confidence_sequences import HalfNormalMixture, mde_information
 from monitor.stats.estimates import Effect, Estimate, estimate_effect
 from monitor.stats.rare_events import missing_value_variance, small_sample_variance
 
-GuardrailState = Literal["held", "open", "crossed", "unknown"]
+GuardrailState = Literal["held", "tolerable", "open", "crossed", "unknown"]
 
 _TUNING_MEAN_FRACTION: Final = 0.25
 _TYPICAL_MEANS: Final = {
@@ -96,6 +97,13 @@ class GuardrailResult:
     most_harm: float | None
     """Upper bound of the harm; None if undefined."""
     state: GuardrailState
+    is_certain_harm: bool = False
+    """Whether the metric has certainly changed in the harmful direction, by whatever amount."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the harm is certainly below the margin, so that the guardrail does not prevent shipping."""
+        return self.state in {"held", "tolerable"}
 
 
 def evaluate_guardrail(
@@ -112,18 +120,43 @@ def evaluate_guardrail(
         contrast = estimate_effect(baseline, treatment)
     lower, _ = _harm_bounds(guardrail, contrast, baseline, treatment, crossing_alpha)
     _, upper = _harm_bounds(guardrail, contrast, baseline, treatment, alpha)
+    # The bounds below contain an estimated margin if it is relative, so the sign of the harm has a bound of its own.
+    direct_lower, _ = _harm_bounds(guardrail, difference, control, treatment, crossing_alpha)
     lower = None if lower is None else lower + counted_margin
     upper = None if upper is None else upper + counted_margin
+    is_certain_harm = lower is not None and direct_lower is not None and min(lower, direct_lower) > 0
     state: GuardrailState = "open"
     if upper is None or margin is None:
         state = "unknown"
     elif upper < margin:
-        state = "held"
+        state = "tolerable" if is_certain_harm else "held"
     elif lower is not None and lower > margin:
         state = "crossed"
     return GuardrailResult(
-        guardrail, control, treatment, difference, alpha, crossing_alpha, margin, lower, upper, state
+        guardrail, control, treatment, difference, alpha, crossing_alpha, margin, lower, upper, state, is_certain_harm
     )
+
+
+def days_until_decided(result: GuardrailResult, students_per_day: tuple[float, float]) -> float | None:
+    """Return the days until an open guardrail is held or crossed, if its harm stays as observed.
+
+    That is when the bound on the side of the margin is as far from the observed harm as the margin is.
+    `students_per_day` are the new students of (control, treatment). None if the guardrail is not open, if the decision
+    takes more than ten years, or if nothing varies. Corrections of small samples and rare events are left out.
+    """
+    guardrail, margin = result.guardrail, result.margin
+    baseline = _allowed_estimate(guardrail, result.control) if guardrail.is_relative else result.control
+    contrast = estimate_effect(baseline, result.treatment)
+    if result.state != "open" or margin is None or contrast.effect is None:
+        return None
+    excess = contrast.effect if guardrail.harmful_direction == "up" else -contrast.effect
+    distance = abs(excess if guardrail.is_relative else excess - margin)
+    alpha = result.crossing_alpha if excess > (0.0 if guardrail.is_relative else margin) else result.alpha
+    mixture = HalfNormalMixture.tune(mde_information(tuning_margin(guardrail)), alpha)
+    if not distance:
+        return None
+    information = information_for_half_width(mixture, distance, alpha)
+    return None if information is None else days_to_reach(information, baseline, result.treatment, students_per_day)
 
 
 def _allowed_estimate(guardrail: Guardrail, control: Estimate) -> Estimate:

@@ -55,6 +55,7 @@ _UNITS: Final = {
 }
 _CONCLUSIONS: Final[Mapping[GuardrailState, str]] = {
     "held": ", so the guardrail holds",
+    "tolerable": ", so this is worse, but within the margin",
     "crossed": ", so the guardrail failed",
     "open": _OPEN,
     "unknown": _OPEN,

@@ -1,16 +1,19 @@
 """The HTTP server with page, metrics and JSON API, and the HTML reports.
 
 - `server`, `http_connections`: uvicorn in a background thread, with limits of connections and times
-- `routes`, `pages`: the Starlette application, and the page at /
+- `routes`, `pages`: the Starlette application, and what all pages share
+- `list_page`, `experiment_details`, `service_page`: the content of the pages
 - `experiment_report`, `experiment_charts`, `charts`: the report on an experiment
 - `evaluation_report`: the report on an offline evaluation
-- `templates/`, `static/`: Jinja templates, and the style and script of the page
+- `templates/`, `static/`: Jinja templates, and the style and script of the pages
 """
 
 from __future__ import annotations
 
 from monitor.web.evaluation_report import evaluation_csv, evaluation_tables, render_evaluation_report
+from monitor.web.experiment_details import experiment_details
 from monitor.web.experiment_report import render_experiment_report
+from monitor.web.pages import PageContent
 from monitor.web.routes import HTTP_PATHS, HttpEndpoints
 from monitor.web.server import HttpServer
 
@@ -18,8 +21,10 @@ __all__ = [
     "HTTP_PATHS",
     "HttpEndpoints",
     "HttpServer",
+    "PageContent",
     "evaluation_csv",
     "evaluation_tables",
+    "experiment_details",
     "render_evaluation_report",
     "render_experiment_report",
 ]

@@ -1,50 +1,90 @@
-"""The HTML page at /, and the environment of all HTML templates."""
+"""What all HTML pages share: templates, the header, security headers, and the elements of the pages that a page adds.
+
+A page is a function that returns a `PageContent`: the name of a template that extends `base.html`, and its values.
+`HttpEndpoints` adds the header and writes the response.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, TypeAlias
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.templating import Jinja2Templates
 
-from monitor.analysis import ExperimentSummary, StoreSummary, VerdictHistory
-from monitor.config import DisplaySettings
-from monitor.export import (
-    COUNT_EXPLANATION,
-    REVIEW_NOTE,
-    UNDECLARED_COLUMNS,
-    ServiceHealth,
-    arrival_rows,
-    describe_archiving,
-    describe_as_of,
-    describe_decisions,
-    describe_unmatched_feedback,
-    experiment_footnotes,
-    experiment_table_rows,
-    format_count,
-    format_percent,
-    format_time,
-    health_facts,
-    undeclared_notes,
-    undeclared_rows,
-)
-from monitor.pipeline import ProblemKind
+from monitor.export import ServiceHealth, format_count, format_percent, format_time
 
-_MAX_ATTENTION_ENTRIES: Final = 10
-_RUNBOOK_SECTIONS: Final[Mapping[ProblemKind, str]] = {
-    "rejected": "rejects",
-    "filtered": "skipped",
-    "undeclared_experiment": "skipped",
-    "undeclared_variant": "skipped",
-    "unmatched": "unmatched-feedback",
-}
 _CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
+_NAVIGATION: Final = (("/", "Experiments"), ("/service", "Service"))
+"""(address, title) of the pages in the header."""
+_TIME_TEXT: Final = re.compile(r"\b\d{1,2} [A-Z][a-z]{2} \d{4}, \d\d:\d\d UTC")
+
+
+@dataclass(frozen=True, slots=True)
+class PageContent:
+    """The content of a page below the header."""
+
+    template: str
+    """Name of a template in `templates/` that extends `base.html`."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    status: int = 200
+
+
+Page: TypeAlias = Callable[[Mapping[str, str]], PageContent]
+"""Returns the content of a page for the parameters of a query.
+
+Raises `UsageError` for a wrong parameter, and `DependencyUnavailable`.
+"""
+ExperimentPage: TypeAlias = Callable[[str, Mapping[str, str]], PageContent]
+"""Returns the content of a page about an experiment, from its name and the parameters of a query. Raises as `Page`."""
+
+
+def time_element(at_ms: int) -> Markup:
+    """Return a time in UTC as an HTML element, whose text a script replaces by the time in the reader's zone.
+
+    >>> time_element(1_767_225_660_000)
+    Markup('<time datetime="2026-01-01T00:01:00Z">1 Jan 2026, 00:01 UTC</time>')
+    """
+    timestamp = datetime.fromtimestamp(at_ms // 1000, UTC).isoformat().replace("+00:00", "Z")
+    return Markup('<time datetime="{}">{}</time>').format(timestamp, format_time(at_ms))
+
+
+def with_time_elements(text: str) -> Markup:
+    """Return a text as HTML in which each time in UTC is a time element.
+
+    >>> with_time_elements("A < B since 1 Jan 2026, 00:01 UTC.")
+    Markup('A &lt; B since <time datetime="2026-01-01T00:01:00Z">1 Jan 2026, 00:01 UTC</time>.')
+    """
+    parts, end = [], 0
+    for match in _TIME_TEXT.finditer(text):
+        try:
+            timestamp = datetime.strptime(match[0], "%d %b %Y, %H:%M UTC").replace(tzinfo=UTC)
+        except ValueError:
+            continue
+        parts += [escape(text[end : match.start()]), time_element(round(timestamp.timestamp()) * 1000)]
+        end = match.end()
+    return Markup().join([*parts, escape(text[end:])])
+
+
+def experiment_path(name: str, suffix: str = "") -> str:
+    """Return the address of a page about an experiment. The name may contain any characters.
+
+    >>> experiment_path("a/b c", "/plan")
+    '/experiments/a%2Fb%20c/plan'
+    """
+    return f"/experiments/{quote(name, safe='')}{suffix}"
+
+
 TEMPLATE_ENVIRONMENT: Final = Environment(
     loader=PackageLoader("monitor.web"),
     autoescape=True,
@@ -53,7 +93,13 @@ TEMPLATE_ENVIRONMENT: Final = Environment(
     lstrip_blocks=True,
 )
 """Templates escape their values; an undefined value is an error."""
-TEMPLATE_ENVIRONMENT.filters |= {"share": format_percent, "thousands": format_count}
+TEMPLATE_ENVIRONMENT.filters |= {
+    "share": format_percent,
+    "thousands": format_count,
+    "time": time_element,
+    "with_times": with_time_elements,
+    "experiment_path": experiment_path,
+}
 PAGE_TEMPLATES: Final = Jinja2Templates(env=TEMPLATE_ENVIRONMENT)
 
 
@@ -62,77 +108,34 @@ def load_template(name: str) -> Template:
     return TEMPLATE_ENVIRONMENT.get_template(name)
 
 
-def page_response(request: Request, context: dict[str, Any], status: int = 200) -> Response:
-    """Return the rendered page with a Content-Security-Policy; `context` is a result of `page_context`."""
-    headers = {"Content-Security-Policy": _CONTENT_SECURITY_POLICY}
-    return PAGE_TEMPLATES.TemplateResponse(request, "page.html", context, status, headers)
+def render_page(content: PageContent, header: Mapping[str, Any], path: str = "/") -> str:
+    """Return a page as HTML; `header` is a result of `page_header`, `path` the address."""
+    return load_template(content.template).render({**content.values, **header, "path": path})
 
 
-def page_context(
-    summary: StoreSummary | None,
-    health: ServiceHealth | None,
-    readiness_problems: Sequence[str],
-    display: DisplaySettings,
-    now_ms: int,
-    histories: Mapping[str, VerdictHistory] | None = None,
-) -> dict[str, Any]:
-    """Return the values for `page.html`: a dict per experiment, the reasons why the process is not ready, the health.
+def page_response(request: Request, content: PageContent, header: Mapping[str, Any]) -> Response:
+    """Return the response to a request of a page, with a Content-Security-Policy; `header`: see `page_header`."""
+    return Response(
+        render_page(content, header, request.url.path),
+        content.status,
+        {"Content-Security-Policy": _CONTENT_SECURITY_POLICY},
+        "text/html",
+    )
 
-    Without `health`, the page has no health section. `histories` has the history of the verdicts by experiment; None:
-    no history is shown.
+
+def page_header(health: ServiceHealth | None, readiness_problems: Sequence[str], now_ms: int) -> dict[str, Any]:
+    """Return the values for `base.html`: the reasons why the process is not ready, whether anything is wrong, the time.
+
+    `health` is None if the store is out of reach.
     """
-    min_students = display.min_display_students
-
-    def experiment_context(experiment: ExperimentSummary) -> dict[str, Any]:
-        return {
-            "name": experiment.name,
-            "control": experiment.control,
-            "variants": [name for name, _ in experiment.variants_control_first()],
-            "rows": experiment_table_rows(experiment, now_ms, min_students),
-            "decisions": describe_decisions(experiment, min_students, (histories or {}).get(experiment.name)),
-            "footnotes": experiment_footnotes(experiment, now_ms, min_students),
-            "attention": None
-            if experiment.categories_for_review is None
-            else experiment.categories_for_review[:_MAX_ATTENTION_ENTRIES],
-            "staleness": _describe_staleness(health, experiment.name),
-            "archiving": describe_archiving(experiment),
-            "has_no_events": experiment.last_event_at_ms is None
-            and not (experiment.data_quality is not None and experiment.data_quality.missing),
-        }
-
     return {
-        "experiments": [] if summary is None else list(map(experiment_context, summary.running_experiments)),
-        "archived_experiments": [] if summary is None else list(map(experiment_context, summary.archived_experiments)),
-        "undeclared_columns": UNDECLARED_COLUMNS,
-        "undeclared_rows": [] if summary is None else undeclared_rows(summary),
-        "undeclared_notes": [] if summary is None else undeclared_notes(summary),
-        "unmatched_feedback": None if summary is None else describe_unmatched_feedback(summary),
+        "navigation": _NAVIGATION,
         "readiness_problems": readiness_problems,
-        "data_problems": []
-        if health is None
-        else [(problem.text, _RUNBOOK_SECTIONS[problem.kind]) for problem in health.data_problems],
         "needs_attention": health is not None and bool(health.conditions()),
-        "health": None
-        if health is None
-        else {
-            "conditions": health.service_conditions(),
-            "periods": [
-                (title, list(arrivals), arrival_rows(arrivals))
-                for title, arrivals in (("Last hour", health.last_hour), ("Last 24 hours", health.last_day))
-            ],
-            "facts": health_facts(health),
-        },
-        "as_of": None if summary is None else describe_as_of(summary, now_ms),
-        "now": format_time(now_ms),
-        "count_explanation": COUNT_EXPLANATION,
-        "review_note": REVIEW_NOTE,
+        "now_ms": now_ms,
     }
 
 
-def _describe_staleness(health: ServiceHealth | None, experiment: str) -> str | None:
-    """Return a sentence if the experiment's newest event is older than usual; None if not."""
-    freshness = None if health is None else health.freshness.get(experiment)
-    if freshness is None or not freshness.is_stale:
-        return None
-    sentence = freshness.describe()
-    return f"{sentence[0].upper()}{sentence[1:]}."
+def problem_page(title: str, text: str, status: int) -> PageContent:
+    """Return the content of a page that only names a problem."""
+    return PageContent("problem.html", {"title": title, "text": text}, status)

@@ -1,8 +1,9 @@
-"""The Starlette application: the page, metrics and JSON objects served over HTTP.
+"""The Starlette application: the pages, metrics and JSON objects served over HTTP.
 
-A new page needs a route in `HttpEndpoints._routes`, its path in `HTTP_PATHS`, a function that returns a response, and a
-template in `templates/`. Styles and scripts are files in `static/`, because the Content-Security-Policy forbids inline
-code. A path that changes the service needs an entry in `_WRITE_RULES`, too.
+A new page needs a function that returns its `PageContent`, a template that extends `base.html`, its path in
+`HTTP_PATHS`, and an entry in `pages` or `experiment_pages` of `HttpEndpoints` (`monitor.app.serve_http`). Styles and
+scripts are files in `static/`, because the Content-Security-Policy forbids inline code. A path that changes the service
+needs an entry in `_WRITE_RULES`, too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
@@ -35,11 +37,13 @@ from monitor.analysis import ExperimentSummary, StoreSummary, VerdictHistory, hi
 from monitor.clock import Clock
 from monitor.config import DisplaySettings, ReloadResult, parse_instant_ms, similar_name
 from monitor.errors import DependencyUnavailable, UnusableStore, UsageError, escape_controls, escape_lines, setting_text
-from monitor.export import ExperimentsCollector, ServiceHealth
+from monitor.export import ExperimentsCollector, ServiceHealth, headlines_json
 from monitor.pipeline import ExperimentDeclarations
 from monitor.web.declaration_routes import MAX_DECLARATION_BYTES, DeclarationEndpoints
-from monitor.web.pages import page_context, page_response
+from monitor.web.list_page import list_page
+from monitor.web.pages import ExperimentPage, Page, PageContent, page_header, page_response, problem_page
 from monitor.web.runbook import RUNBOOK_STYLES, runbook_response
+from monitor.web.service_page import service_page
 
 log = logging.getLogger(__name__)
 MAX_CONCURRENT_STORE_READS: Final = 16
@@ -50,6 +54,8 @@ _PUBLIC_PATHS: Final = frozenset({"/-/healthy", "/-/ready", "/runbook", *RUNBOOK
 """Paths that need no token: for the probes of an orchestrator, and for readers who follow the link of an alert."""
 HTTP_PATHS: Final = (
     "/",
+    "/experiments/NAME",
+    "/service",
     "/metrics",
     "/metrics/experiments",
     "/runbook",
@@ -66,6 +72,7 @@ HTTP_PATHS: Final = (
     "/api/declarations/NAME",
 )
 _READ_METHODS: Final = ("GET", "HEAD")
+_EXPERIMENT_PAGES: Final = "/experiments/"
 _VERDICT_SUFFIX: Final = "/verdict"
 _ITEM_SUFFIXES: Final = ("/items", "/attention")
 _EXPERIMENT_SUFFIXES: Final = (_VERDICT_SUFFIX, *_ITEM_SUFFIXES)
@@ -103,6 +110,10 @@ class HttpEndpoints:
     `reload_configuration` may block. `readiness_problems` returns the reasons why the process is not ready,
     `data_problems` sentences about events that do not count; neither blocks. Without `declarations`, there are no paths
     of declared experiments.
+
+    `pages` has further pages by their path. `experiment_pages` has the pages about an experiment by the end of their
+    path: "" for `/experiments/NAME`, "/plan" for `/experiments/NAME/plan`. `experiment_names` returns the names of the
+    declared experiments. All of these may block.
     """
 
     def __init__(
@@ -120,6 +131,9 @@ class HttpEndpoints:
         display: DisplaySettings,
         clock: Clock,
         declarations: ExperimentDeclarations | None = None,
+        pages: Mapping[str, Page] = MappingProxyType({}),
+        experiment_pages: Mapping[str, ExperimentPage] = MappingProxyType({}),
+        experiment_names: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._read_summary = read_summary
         self._read_history = read_history
@@ -132,6 +146,9 @@ class HttpEndpoints:
         self._display = display
         self._clock = clock
         self._declarations = declarations
+        self._pages: Mapping[str, Page] = {"/": self._list_page, "/service": self._service_page, **pages}
+        self._experiment_pages = experiment_pages
+        self._experiment_names = experiment_names
         self._experiments_collector = ExperimentsCollector(
             lambda: read_summary(None), display.min_display_students, read_starts
         )
@@ -154,7 +171,8 @@ class HttpEndpoints:
         """Return the routes. Starlette runs plain functions in threads, so such endpoints may block."""
         store_access = [Middleware(ConcurrencyLimit, slots=asyncio.Semaphore(MAX_CONCURRENT_STORE_READS))]
         return [
-            Route("/", self._page, middleware=store_access),
+            *(Route(path, partial(self._page, page), middleware=store_access) for path, page in self._pages.items()),
+            Route(f"{_EXPERIMENT_PAGES}{{path:path}}", self._experiment_page, middleware=store_access),
             Route("/metrics", partial(_metrics_response, self._process_registry)),
             Route(
                 "/metrics/experiments", partial(_metrics_response, self._experiments_collector), middleware=store_access
@@ -170,21 +188,43 @@ class HttpEndpoints:
             Mount("/static", StaticFiles(directory=Path(__file__).with_name("static"))),
         ]
 
-    def _page(self, request: Request) -> Response:
+    def _page(self, page: Page, request: Request) -> Response:
+        """Return the response to a request of a page."""
         try:
-            summary = self._read_summary(None)
-            histories = {name: self._read_history(experiment) for name, experiment in summary.experiments.items()}
+            content = _page_content(page, request)
             health = self._read_health()
         except DependencyUnavailable as error:
             return self._page_without_store(request, f"The store is out of reach: {error}", 503)
-        now_ms = self._clock()
-        context = page_context(summary, health, self._readiness_problems(), self._display, now_ms, histories)
-        return page_response(request, context)
+        return page_response(request, content, page_header(health, self._readiness_problems(), self._clock()))
+
+    def _list_page(self, _query: Mapping[str, str]) -> PageContent:
+        return list_page(self._read_summary(None), self._read_health(), self._display, self._clock())
+
+    def _service_page(self, _query: Mapping[str, str]) -> PageContent:
+        return service_page(self._read_summary(None), self._read_health())
+
+    def _experiment_page(self, request: Request) -> Response:
+        """Return a page about an experiment. If an experiment is named like the path of another page, it is meant."""
+        path = request.path_params["path"]
+
+        def page(query: Mapping[str, str]) -> PageContent:
+            names = self._experiment_names()
+            for suffix in sorted(self._experiment_pages, key=len):
+                name = path[: len(path) - len(suffix)]
+                if path.endswith(suffix) and name in names:
+                    return self._experiment_pages[suffix](name, query)
+            text = unknown_experiment_text(path, names)
+            return problem_page("No such experiment", f"{text[0].upper()}{text[1:]}.", 404)
+
+        return self._page(page, request)
 
     def _page_without_store(self, request: Request, problem: str, status: int) -> Response:
-        """Return the page with a problem instead of the experiments."""
-        context = page_context(None, None, (problem,), self._display, self._clock())
-        return page_response(request, context, status)
+        """Return a page with a problem instead of the experiments."""
+        content = PageContent("base.html", status=status)
+        return page_response(request, content, page_header(None, (problem,), self._clock()))
+
+    def _is_page(self, request: Request) -> bool:
+        return request.url.path in self._pages or request.url.path.startswith(_EXPERIMENT_PAGES)
 
     async def _ready(self, _request: Request) -> Response:
         """Return 200 while the process is ready, with the problems of the events, which a restart would not solve."""
@@ -200,14 +240,14 @@ class HttpEndpoints:
         assert isinstance(error, HTTPException)
         if error.status_code == HTTPStatus.NOT_FOUND:
             return _text_response(f"nothing here; there is {', '.join(HTTP_PATHS)}", 404)
-        if _is_page(request) and error.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
+        if self._is_page(request) and error.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
             return self._page_without_store(request, error.detail, 503)
         return _text_response(error.detail, error.status_code, error.headers)
 
     async def _store_corrupt(self, request: Request, error: Exception) -> Response:
         """Return 500 with the name of the corrupt key, instead of numbers that may be wrong."""
         log.error("http %s", error)
-        if _is_page(request):
+        if self._is_page(request):
             return self._page_without_store(request, str(error), 500)
         return _text_response(str(error), 500)
 
@@ -348,14 +388,14 @@ def experiment_json(
 ) -> dict[str, Any] | None:
     """Return the JSON object of an experiment or, for NAME/verdict, of the verdict; None for an unknown experiment.
 
-    Both have the history of the verdicts. If an experiment itself is named NAME/verdict, its object is returned.
+    Both have the headlines and the history of the verdicts. If an experiment itself is named NAME/verdict, its object is returned.
     """
     name = path if path in summary.experiments else path.removesuffix(_VERDICT_SUFFIX)
     experiment = summary.experiments.get(name)
     if experiment is None:
         return None
     content = experiment.to_json() if name == path else summary.verdict_json(name)
-    return {**content, "history": history_json(read_history(experiment))}
+    return {**content, "headline": headlines_json(experiment), "history": history_json(read_history(experiment))}
 
 
 def unknown_experiment_text(path: str, names: Collection[str]) -> str:
@@ -380,8 +420,12 @@ async def _store_unavailable(_request: Request, error: Exception) -> Response:
     return _text_response(f"the store is out of reach: {error}", 503)
 
 
-def _is_page(request: Request) -> bool:
-    return request.url.path == "/"
+def _page_content(page: Page, request: Request) -> PageContent:
+    """Return the content of a page for a request, or the text of the error if a parameter of the query is wrong."""
+    try:
+        return page({key: text for key, text in request.query_params.items() if text})
+    except UsageError as error:
+        return problem_page("Not understood", str(error), 400)
 
 
 def _text_response(text: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

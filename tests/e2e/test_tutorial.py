@@ -46,7 +46,7 @@ def test_the_commands_of_the_tutorial_lead_to_a_verdict(tmp_path: Path, kafka: K
             every_s=1,
         )
         output = run_commands(blocks[index + 1], tmp_path, environ)
-    assert "treatment – Ship: dcg@5 improved by " in output
+    assert "treatment – Ship: +" in output
     assert "<html" in (tmp_path / "report.html").read_text()
     outputs = [run_commands(block, tmp_path, environ) for block in blocks[index + 2 :]]
     assert "treatment: 1 of 1 response rated" in outputs[0]

@@ -55,7 +55,17 @@ class TestPaths:
     """The paths of the server."""
 
     @pytest.mark.parametrize(
-        "path", ["/", "/metrics", "/metrics/experiments", "/-/healthy", "/-/ready", "/api/experiments"]
+        "path",
+        [
+            "/",
+            "/service",
+            "/experiments/ranker-v2",
+            "/metrics",
+            "/metrics/experiments",
+            "/-/healthy",
+            "/-/ready",
+            "/api/experiments",
+        ],
     )
     def test_each_path_answers_get_and_head(self, port: int, path: str) -> None:
         """HEAD has the headers and no body."""
@@ -64,7 +74,11 @@ class TestPaths:
         assert (head.status, head.body) == (200, b"")
 
     @pytest.mark.parametrize(
-        "path", ["/metricsx", "/metrics/", "/api/declarations", "/favicon.ico", "/../etc/passwd", "/api", "/%00"]
+        "path",
+        [
+            *("/metricsx", "/metrics/", "/api/declarations", "/favicon.ico", "/../etc/passwd", "/api", "/%00"),
+            *("/service/", "/experiments", "/experiments/", "/experiments/nothing", "/experiments/ranker-v2/nothing"),
+        ],
     )
     def test_unknown_paths_are_404(self, port: int, path: str) -> None:
         """There are no redirects."""
@@ -165,7 +179,7 @@ class TestPage:
     def test_the_page_shows_variants_under_its_security_policy(self, port: int) -> None:
         """The policy forbids inline styles and scripts; the table is rendered."""
         with browser_page() as page:
-            page.goto(f"http://127.0.0.1:{port}/")
+            page.goto(f"http://127.0.0.1:{port}/experiments/ranker-v2")
             text = page.inner_text("main")
         for word in (
             "ranker-v2",

@@ -125,7 +125,9 @@ def plain() -> Iterator[int]:
         yield port
 
 
-@pytest.mark.parametrize("path", ["/", "/api/experiments", "/api/experiments/ranker/verdict", "/metrics/experiments"])
+@pytest.mark.parametrize(
+    "path", ["/", "/service", "/api/experiments", "/api/experiments/ranker/verdict", "/metrics/experiments"]
+)
 def test_a_corrupt_store_gives_500_with_the_key(path: str) -> None:
     """In a line, without any number; the page has its usual form."""
 
@@ -136,7 +138,7 @@ def test_a_corrupt_store_gives_500_with_the_key(path: str) -> None:
         answer = ask(port, path)
         assert answer.status == 500
         assert b"abm:{0}:0:unit_sums:1:0 is damaged" in answer.body
-        assert (answer.body.count(b"\n") == 1) == (path != "/")
+        assert (answer.body.count(b"\n") == 1) == (path not in {"/", "/service"})
 
 
 def test_a_service_stays_ready_while_events_do_not_count_and_names_the_problem() -> None:
@@ -149,10 +151,11 @@ def test_a_service_stays_ready_while_events_do_not_count_and_names_the_problem()
         assert ask(port, "/-/ready").body == b"ready\n"
 
 
-def test_the_page_without_a_store_has_its_usual_form() -> None:
+@pytest.mark.parametrize("path", ["/", "/service"])
+def test_a_page_without_a_store_has_its_usual_form(path: str) -> None:
     """A person reads this page during an outage."""
     with _server() as port:
-        answer = ask(port, "/")
+        answer = ask(port, path)
         assert answer.status == 503
         assert b"page.css" in answer.body
         assert b"out of reach" in answer.body

@@ -10,10 +10,10 @@ from prometheus_client.exposition import choose_encoder
 from rich.console import Console
 
 from monitor.analysis import DecayedMean, ExperimentSummary, MetricSummary, StoreSummary, VariantSummary
-from monitor.config import DisplaySettings, MetricSpec
+from monitor.config import MetricSpec
 from monitor.export import ExperimentsCollector, experiment_footnotes, experiment_table_rows, render_summary
 from monitor.stats import DataQuality, ResponseQuality
-from monitor.web.pages import load_template, page_context
+from tests.support.pages import render_experiment
 
 THUMB_UP = MetricSpec("share:thumb_up", "share", kind="thumb_up")
 ESCALATED = MetricSpec("share:escalated", "share", kind="escalated", lower_is_better=True, is_guardrail_only=True)
@@ -109,8 +109,7 @@ class TestUnits:
 
     def test_the_page_explains_the_names_of_answer_metrics(self) -> None:
         """A newcomer does not know the names of the configuration."""
-        context = page_context(_store(_experiment(THUMB_UP)), None, (), DisplaySettings(), 1_767_225_720_500)
-        page = load_template("page.html").render(context)
+        page = render_experiment(_store(_experiment(THUMB_UP)), now_ms=1_767_225_720_500)
         assert "Share of responses with feedback &#39;thumb_up&#39;" in page
 
 

@@ -12,13 +12,13 @@ from typing import Any, get_args
 import pytest
 from rich.console import Console
 
-from monitor.config import DisplaySettings
 from monitor.errors import StoreUnavailable
 from monitor.export import RecentHealth, ServiceHealth, render_health
 from monitor.export.freshness import Freshness
 from monitor.pipeline import DataProblem, ProblemKind
 from monitor.state import Failure, ServiceRecords, TopicArrivals, WorkerRecord
-from monitor.web.pages import load_template, page_context
+from monitor.web.pages import PageContent, page_header, render_page
+from tests.support.pages import render_experiment, render_list, render_service
 from tests.unit.export.test_export import SUMMARY
 
 NOW = 1_795_000_000_000
@@ -34,13 +34,14 @@ def _with_worker(**changes: Any) -> ServiceHealth:
 
 
 def _page(health: ServiceHealth) -> str:
-    return load_template("page.html").render(page_context(SUMMARY, health, (), DisplaySettings(), NOW))
+    return render_service(SUMMARY, health, NOW)
 
 
 def test_a_healthy_service_is_ready_and_names_version_configuration_and_store() -> None:
     """An operator need not look into files."""
     page = _page(_HEALTHY)
-    assert ">ready</span>" in page
+    assert ">ready</a>" in page
+    assert ">ready</a>" in render_list(SUMMARY, _HEALTHY, NOW)
     for text in ("redis://store:6379/0", "abc", "host:1", "events that wait"):
         assert text in page
 
@@ -73,6 +74,7 @@ def test_whatever_is_wrong_makes_the_page_amber_and_is_named_everywhere(health: 
     """The process is ready, because a restart would not help."""
     page = _page(health)
     assert "needs attention" in page
+    assert "needs attention" in render_list(SUMMARY, health, NOW)
     out = io.StringIO()
     Console(file=out, width=500).print(render_health(health))
     conditions = " ".join(health.to_json()["conditions"])
@@ -106,8 +108,8 @@ def test_each_problem_on_the_page_leads_to_its_section_of_the_runbook(kind: Prob
 
 def test_a_page_that_is_not_ready_leads_to_the_runbook() -> None:
     """The problem alone does not name the next step."""
-    context = page_context(SUMMARY, _HEALTHY, ("Kafka at k:9092: Connection refused",), DisplaySettings(), NOW)
-    assert '<a href="/runbook#paused">' in load_template("page.html").render(context)
+    header = page_header(_HEALTHY, ("Kafka at k:9092: Connection refused",), NOW)
+    assert '<a href="/runbook#paused">' in render_page(PageContent("base.html"), header)
 
 
 def test_an_experiment_without_events_does_not_promise_any_while_events_are_rejected() -> None:
@@ -119,8 +121,7 @@ def test_an_experiment_without_events_does_not_promise_any_while_events_are_reje
     summary = replace(SUMMARY, experiments={"ranker-v2": replace(SUMMARY.experiments["ranker-v2"], variants=empty)})
     health = replace(_HEALTHY, data_problems=(_PROBLEM,))
     for shown, words in ((health, "No event has counted yet"), (_HEALTHY, "No events yet")):
-        page = load_template("page.html").render(page_context(summary, shown, (), DisplaySettings(), NOW))
-        assert words in page
+        assert words in render_experiment(summary, shown, NOW)
 
 
 def test_names_of_undeclared_experiments_are_text_on_the_page_and_on_the_terminal() -> None:

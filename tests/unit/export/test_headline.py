@@ -1,0 +1,205 @@
+"""The headline: one judged effect, and what is known, what blocks, and what comes next."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from msgspec import structs
+
+from monitor.analysis import ExperimentSummary, StoreSummary
+from monitor.config import ExperimentSettings, GuardrailSettings, MetricSpec
+from monitor.export import ExperimentsCollector, Headline, describe_headlines, headlines_json
+from monitor.stats import Verdict, days_until_decided
+from monitor.stats.estimates import Estimate
+from monitor.stats.experiment_history import BackfillProgress, ExperimentHistory
+from monitor.stats.guardrails import Guardrail, GuardrailResult, evaluate_guardrail
+from tests.support.student_groups import (
+    SENSITIVE_EXPERIMENT,
+    STUDENTS_WITH_EFFECT,
+    StudentGroup,
+    make_students,
+    sum_students,
+    time_after_days,
+    with_decision_settings,
+)
+from tests.support.units import analyze
+
+ESCALATED = Guardrail("share:escalated", "up", 0.01, 1.0)
+EQUAL_STUDENTS = [*make_students("control", 1.5, seed=1), *make_students("treatment", 1.52, seed=2)]
+
+
+def _experiment(
+    settings: ExperimentSettings = SENSITIVE_EXPERIMENT,
+    students: Sequence[StudentGroup] = STUDENTS_WITH_EFFECT,
+    days: float = 14.0,
+) -> ExperimentSummary:
+    analysis = analyze(settings, sum_students(settings, students), time_after_days(days))
+    return ExperimentSummary("ranker", "control", "dcg@5", 0, {}, analysis, (MetricSpec("dcg@5", "dcg", 5),))
+
+
+def _headline(experiment: ExperimentSummary, min_students: int = 1) -> Headline:
+    (headline,) = describe_headlines(experiment, min_students)
+    return headline
+
+
+def _verdict(experiment: ExperimentSummary) -> Verdict:
+    assert experiment.analysis is not None
+    return experiment.analysis.verdicts["treatment"]
+
+
+def _with_verdict(experiment: ExperimentSummary, **changes: object) -> ExperimentSummary:
+    assert experiment.analysis is not None
+    verdict = replace(_verdict(experiment), **changes)  # type: ignore[arg-type]
+    return replace(experiment, analysis=replace(experiment.analysis, verdicts={"treatment": verdict}))
+
+
+def _share(share: float, units: int) -> Estimate:
+    return Estimate(units, share, share * (1 - share) / units)
+
+
+def _escalations(treatment: float, units: int, control: float = 0.011) -> GuardrailResult:
+    return evaluate_guardrail(ESCALATED, _share(control, units), _share(treatment, units), alpha=0.05)
+
+
+class TestEffect:
+    """The first number everywhere."""
+
+    def test_the_effect_is_the_relative_one_of_the_verdict(self) -> None:
+        """The text, the bounds and the JSON come from the same numbers."""
+        experiment = _experiment()
+        headline, verdict = _headline(experiment), _verdict(experiment)
+        bounds = (verdict.primary.difference.relative_effect, *verdict.relative_bounds)
+        assert headline.bounds == bounds
+        percent = [f"{100 * (bound or 0.0):+.1f} %" for bound in bounds]
+        assert headline.effect == f"{percent[0]} ({percent[1]} to {percent[2]})"
+        content = headlines_json(experiment)["treatment"]
+        assert (content["effect"], content["lower"], content["upper"]) == bounds
+        assert content["effect_text"] == headline.effect
+        assert headline.effect in headline.known
+
+    def test_prometheus_has_the_same_effect(self) -> None:
+        """As a fraction, with its bounds."""
+        experiment = _experiment()
+        families = {
+            family.name: family
+            for family in ExperimentsCollector(lambda: StoreSummary(0, {"r": experiment}), 1).collect()
+        }
+        exported = tuple(
+            families[f"abmonitor_relative_effect{suffix}"].samples[0].value for suffix in ("", "_lower", "_upper")
+        )
+        assert exported == _headline(experiment).bounds
+
+    def test_few_students_have_no_effect(self) -> None:
+        """Neither below the minimum for display, nor without an interval."""
+        experiment = _experiment()
+        for hidden in (_headline(experiment, 10**6), _headline(_experiment(days=0.5))):
+            assert (hidden.effect, hidden.bounds) == (None, (None, None, None))
+            assert hidden.known == "The effect of treatment on dcg@5 is not known yet."
+
+    def test_an_invalid_comparison_has_no_effect(self) -> None:
+        """A reader would take it for a result."""
+        headline = _headline(_with_verdict(_experiment(), state="invalid"))
+        assert (headline.effect, headline.tone) == (None, "bad")
+        assert headline.known == "The variants cannot be compared, so no effect is known."
+
+    def test_an_effect_without_relative_bounds_is_in_the_unit_of_the_metric(self) -> None:
+        """A control whose mean may be 0 has no relative bounds."""
+        headline = _headline(_with_verdict(_experiment(), relative_bounds=(None, None)))
+        assert re.fullmatch(r"\+0\.\d+ \(\+0\.\d+ to \+0\.\d+\)", headline.effect or "")
+
+
+class TestLines:
+    """Known, blocking, next."""
+
+    def test_a_treatment_to_ship_is_blocked_by_nothing(self) -> None:
+        """The next step is the roll-out."""
+        headline = _headline(_experiment())
+        assert (headline.title, headline.tone, headline.blocking) == ("Ship", "good", None)
+        assert headline.known.startswith("dcg@5 is better with treatment: +")
+        assert headline.next_step == "Roll out treatment: nothing more has to be waited for."
+
+    def test_an_undecided_experiment_has_the_days_until_its_smallest_effect_would_show(self) -> None:
+        """With the date, which a reader can put into a calendar."""
+        settings = with_decision_settings(mde=0.05, guardrails=())
+        headline = _headline(_experiment(settings, EQUAL_STUDENTS))
+        assert headline.title == "Keep running"
+        assert headline.known.startswith("dcg@5 may be better or worse with treatment: ")
+        assert (headline.blocking or "").startswith("The effect on dcg@5 may be anywhere from")
+        assert re.search(
+            r"An effect of 0\.05 on dcg@5 would show in about \d+ days, on \d+ (January|February)", headline.next_step
+        )
+
+    def test_the_time_is_that_of_the_open_guardrail_if_the_effect_is_proven(self) -> None:
+        """No sentence is about the smallest effect of interest, which is not what blocks."""
+        guardrails = (GuardrailSettings("rated_share", "down", 0.02),)
+        headline = _headline(_experiment(with_decision_settings(mde=0.3, guardrails=guardrails)))
+        assert headline.title == "Keep running"
+        assert headline.known.startswith("dcg@5 is better with treatment: +")
+        assert (headline.blocking or "").startswith("Share of rated responses")
+        assert "smallest effect" not in headline.next_step
+        assert (
+            "If the share of rated responses stays as observed, its guardrail is decided in about" in headline.next_step
+        )
+
+    def test_the_first_decision_has_a_date(self) -> None:
+        """Too young: the days that `min_days` still requires."""
+        settings = with_decision_settings(mde=0.3, min_days=9, guardrails=())
+        headline = _headline(_experiment(settings, days=9.0))
+        assert headline.title == "Too early to decide"
+        assert "The first decision is possible in about 3 days, on 13 January" in headline.next_step
+
+    def test_certain_harm_is_stated_though_the_guardrail_is_open_or_held(self) -> None:
+        """Escalations nearly double: whether that is allowed is another question."""
+        for treatment, units, state, conclusion in (
+            (0.019, 20_000, "open", "which may be more than the allowed"),
+            (0.015, 60_000, "tolerable", "within the allowed"),
+            (0.04, 60_000, "crossed", "more than the allowed"),
+        ):
+            result = _escalations(treatment, units)
+            assert result.state == state
+            headline = _headline(_with_verdict(_experiment(), guardrails=(result,)))
+            assert (
+                "Share of responses with feedback 'escalated' certainly rose, by 0." in headline.known
+                or state == "crossed"
+            )
+            assert f": {conclusion} 1" in headline.known
+
+    def test_the_planned_end_is_named(self) -> None:
+        """While the experiment waits for a decision."""
+        settings = with_decision_settings(mde=0.05, guardrails=())
+        experiment = replace(_experiment(settings, EQUAL_STUDENTS), ends_at_ms=time_after_days(60))
+        assert _headline(experiment).next_step.endswith("The planned end is 2 Mar 2026, 00:00 UTC.")
+
+    def test_incomplete_numbers_wait_for_the_backfill(self) -> None:
+        """They have no effect yet."""
+        experiment = _experiment()
+        verdict = _verdict(experiment)
+        history = ExperimentHistory(backfill=BackfillProgress("running", 0.4, None))
+        headline = _headline(_with_verdict(experiment, evidence=structs.replace(verdict.evidence, history=history)))
+        assert headline.title == "Incomplete, so no decision yet"
+        assert (headline.effect, headline.next_step) == (None, "Wait until the earlier events are counted.")
+
+
+class TestDaysUntilDecided:
+    """The time until an open guardrail is held or crossed."""
+
+    @pytest.mark.parametrize(("treatment", "decision"), [(0.015, "held"), (0.018, "held"), (0.03, "crossed")])
+    def test_the_guardrail_is_decided_after_that_time_if_the_harm_stays(self, treatment: float, decision: str) -> None:
+        """One day earlier it is still open."""
+        units, per_day = 2_000, 500.0
+        result = _escalations(treatment, units)
+        assert result.state == "open"
+        days = days_until_decided(result, (per_day, per_day))
+        assert days is not None
+        assert _escalations(treatment, round(units + (days - 1) * per_day)).state == "open"
+        later = _escalations(treatment, round(units + (days + 2) * per_day))
+        assert later.state != "open"
+        assert (later.state == "crossed") == (decision == "crossed")
+
+    def test_a_harm_at_the_margin_is_never_decided(self) -> None:
+        """And one that is decided already has no time."""
+        assert days_until_decided(_escalations(0.021, 2_000), (500.0, 500.0)) is None
+        assert days_until_decided(_escalations(0.011, 60_000), (500.0, 500.0)) is None
