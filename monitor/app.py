@@ -21,7 +21,15 @@ from monitor.config import (
     parse_integer,
 )
 from monitor.engine import EventNormalizer, Experiment, IdHasher
-from monitor.export import RecentHealth, ServiceHealth, attention_json, rating_scale, read_health, worst_items_json
+from monitor.export import (
+    RecentHealth,
+    ReportReader,
+    ServiceHealth,
+    attention_json,
+    rating_scale,
+    read_health,
+    worst_items_json,
+)
 from monitor.pipeline import (
     ArrivalCounter,
     BackfillRunner,
@@ -46,7 +54,7 @@ from monitor.state import (
     read_service_records,
     running_store_server,
 )
-from monitor.web import HttpEndpoints, HttpServer, PageContent, experiment_details
+from monitor.web import GLOSSARY_PATH, ExperimentPages, HttpEndpoints, HttpServer, glossary_page
 
 GC_THRESHOLD: Final = 400_000
 """New objects between two runs of Python's cyclic garbage collector. A run visits every cached row and frees next to
@@ -287,11 +295,8 @@ def serve_http(
 
     recent_health = RecentHealth(read_current_health)
 
-    def show_experiment(name: str, _query: Mapping[str, str]) -> PageContent:
-        reader = current_reader()
-        experiment = reader.read_summary().experiments[name]
-        history = reader.read_verdict_history(experiment)
-        return experiment_details(experiment, recent_health.read(), settings.display, clock(), history)
+    reports = ReportReader(current_reader, settings.display.min_display_students)
+    experiment_pages = ExperimentPages(reports, recent_health.read, clock)
 
     endpoints = HttpEndpoints(
         read_summary=lambda as_of_ms: current_reader().read_summary(as_of_ms),
@@ -306,7 +311,12 @@ def serve_http(
         display=settings.display,
         clock=clock,
         declarations=declarations,
-        experiment_pages={"": show_experiment},
+        pages={GLOSSARY_PATH: glossary_page},
+        experiment_pages={
+            "": experiment_pages.page,
+            "/report": experiment_pages.report_file,
+            "/items": experiment_pages.items,
+        },
         experiment_names=lambda: [experiment.name for experiment in current_reader().experiments],
     )
     server = HttpServer(settings.http, endpoints)

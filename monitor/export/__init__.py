@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 from monitor.export.experiment_settings import describe_settings
+from monitor.export.freshness import Freshness
 from monitor.export.headline import Headline, describe_headlines, headlines_json, state_title
 from monitor.export.health import RecentHealth, ServiceHealth, arrival_rows, health_facts, read_health
 from monitor.export.item_tables import (
@@ -63,7 +64,7 @@ from monitor.export.presentation import (
     undeclared_rows,
 )
 from monitor.export.prometheus import METRIC_CATALOGUE, ExperimentsCollector
-from monitor.export.report_data import ReportData, read_report_data
+from monitor.export.report_data import ReportData, ReportReader, read_report_data
 from monitor.export.terminal import (
     VERDICT_EXIT_CODES,
     DataConsole,
@@ -91,9 +92,11 @@ __all__ = [
     "VERDICT_EXIT_CODES",
     "DataConsole",
     "ExperimentsCollector",
+    "Freshness",
     "Headline",
     "RecentHealth",
     "ReportData",
+    "ReportReader",
     "ServiceHealth",
     "arrival_rows",
     "attention_json",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,6 +15,7 @@ from monitor.analysis import (
     ExperimentSummary,
     SnapshotHistory,
     StudentSplit,
+    TriageEntry,
     compute_student_splits,
     count_students_until,
     find_closing_times,
@@ -24,6 +25,7 @@ from monitor.analysis import (
 )
 from monitor.clock import HOUR_MS
 from monitor.config import DecaySpec, ExperimentSettings
+from monitor.days import DayCalendar
 from monitor.errors import UsageError
 from monitor.export.presentation import meets_min_students
 from monitor.state import StoreReader
@@ -134,9 +136,17 @@ class ReportReader:
         self._monotonic_s = monotonic_s
         self._readers: dict[str, _ExperimentReader] = {}
 
-    def experiment_names(self) -> list[str]:
-        """Return the names of the experiments that have a report."""
-        return [experiment.name for experiment in self._current_reader().experiments]
+    def day_calendar(self, experiment: str) -> DayCalendar:
+        """Return the days of an experiment. Raises KeyError for an unknown experiment."""
+        calendars = {settings.name: settings.calendar for settings in self._current_reader().experiments}
+        return calendars[experiment]
+
+    def read_items_for_review(self, experiment: str) -> Sequence[TriageEntry]:
+        """Return an experiment's items with bad responses, most urgent first.
+
+        Raises `UsageError` if the experiment counts no items, and `StoreUnavailable`.
+        """
+        return self._current_reader().item_reader(experiment).read_review_ranking("item")
 
     def read(self, experiment: str, as_of_ms: int | None = None) -> ReportData:
         """Return the data of an experiment's report; `as_of_ms` is that of `read_report_data`.

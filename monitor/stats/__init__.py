@@ -43,6 +43,7 @@ from monitor.stats.guardrails import (
     days_until_decided,
     evaluate_guardrail,
 )
+from monitor.stats.relative_effects import relative_confidence_sequence
 from monitor.stats.segments import SegmentComparison, compare_segments
 from monitor.stats.srm import DayCounts, PhaseCounts, SrmResult, check_srm
 from monitor.stats.stored_sums import (
@@ -139,5 +140,6 @@ __all__ = [
     "metric_label",
     "metric_unit",
     "parse_evidence",
+    "relative_confidence_sequence",
     "split_alpha",
 ]

@@ -2,8 +2,8 @@
 
 - `server`, `http_connections`: uvicorn in a background thread, with limits of connections and times
 - `routes`, `pages`: the Starlette application, and what all pages share
-- `list_page`, `experiment_details`, `service_page`: the content of the pages
-- `experiment_report`, `experiment_charts`, `charts`: the report on an experiment
+- `list_page`, `experiment_page`, `service_page`, `glossary`: the content of the pages
+- `experiment_view`, `experiment_report`, `experiment_charts`, `charts`: what page and report of an experiment share
 - `evaluation_report`: the report on an offline evaluation
 - `templates/`, `static/`: Jinja templates, and the style and script of the pages
 """
@@ -11,20 +11,20 @@
 from __future__ import annotations
 
 from monitor.web.evaluation_report import evaluation_csv, evaluation_tables, render_evaluation_report
-from monitor.web.experiment_details import experiment_details
+from monitor.web.experiment_page import GLOSSARY_PATH, ExperimentPages, glossary_page
 from monitor.web.experiment_report import render_experiment_report
-from monitor.web.pages import PageContent
 from monitor.web.routes import HTTP_PATHS, HttpEndpoints
 from monitor.web.server import HttpServer
 
 __all__ = [
+    "GLOSSARY_PATH",
     "HTTP_PATHS",
+    "ExperimentPages",
     "HttpEndpoints",
     "HttpServer",
-    "PageContent",
     "evaluation_csv",
     "evaluation_tables",
-    "experiment_details",
+    "glossary_page",
     "render_evaluation_report",
     "render_experiment_report",
 ]

@@ -47,9 +47,9 @@ def _parsed_glossary() -> dict[str, list[GlossaryEntry]]:
 
 
 def parse_glossary(markdown: str) -> dict[str, list[GlossaryEntry]]:
-    """Return the heading of each section with its entries, from list items such as `- **term, alias**: Definition.`.
+    r"""Return the heading of each section with its entries, from list items such as `- **term, alias**: Definition.`.
 
-    >>> parse_glossary("## Words\\n- **lag**, delay: Number of *waiting* records.")["Words"]
+    >>> parse_glossary("## Words\n- **lag**, delay: Number of *waiting* records.")["Words"]
     [GlossaryEntry(names=('lag', 'delay'), anchor='lag', definition='Number of waiting records.')]
     """
     sections: dict[str, list[GlossaryEntry]] = {}
@@ -67,7 +67,9 @@ def _plain_text(nodes: Sequence[SyntaxTreeNode]) -> str:
     parts = []
     for node in nodes:
         token: Token | None = node.token if node.type in {"text", "code_inline"} else None
-        parts.append(token.content if token is not None else " " if node.type == "softbreak" else _plain_text(node.children))
+        parts.append(
+            token.content if token is not None else " " if node.type == "softbreak" else _plain_text(node.children)
+        )
     return "".join(parts)
 
 

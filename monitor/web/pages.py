@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
@@ -25,7 +26,7 @@ _CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
-_NAVIGATION: Final = (("/", "Experiments"), ("/service", "Service"))
+_NAVIGATION: Final = (("/", "Experiments"), ("/service", "Service"), ("/glossary", "Glossary"))
 """(address, title) of the pages in the header."""
 _TIME_TEXT: Final = re.compile(r"\b\d{1,2} [A-Z][a-z]{2} \d{4}, \d\d:\d\d UTC")
 
@@ -38,6 +39,8 @@ class PageContent:
     """Name of a template in `templates/` that extends `base.html`."""
     values: Mapping[str, Any] = field(default_factory=dict)
     status: int = 200
+    file_name: str | None = None
+    """The name under which a browser stores the page instead of showing it; None for pages that are shown."""
 
 
 Page: TypeAlias = Callable[[Mapping[str, str]], PageContent]
@@ -93,6 +96,7 @@ TEMPLATE_ENVIRONMENT: Final = Environment(
     lstrip_blocks=True,
 )
 """Templates escape their values; an undefined value is an error."""
+_STATIC_FILES: Final = Path(__file__).with_name("static")
 TEMPLATE_ENVIRONMENT.filters |= {
     "share": format_percent,
     "thousands": format_count,
@@ -108,6 +112,11 @@ def load_template(name: str) -> Template:
     return TEMPLATE_ENVIRONMENT.get_template(name)
 
 
+def read_static_file(name: str) -> str:
+    """Return a file of the folder `static`, for documents that contain their styles."""
+    return (_STATIC_FILES / name).read_text(encoding="utf-8")
+
+
 def render_page(content: PageContent, header: Mapping[str, Any], path: str = "/") -> str:
     """Return a page as HTML; `header` is a result of `page_header`, `path` the address."""
     return load_template(content.template).render({**content.values, **header, "path": path})
@@ -115,12 +124,10 @@ def render_page(content: PageContent, header: Mapping[str, Any], path: str = "/"
 
 def page_response(request: Request, content: PageContent, header: Mapping[str, Any]) -> Response:
     """Return the response to a request of a page, with a Content-Security-Policy; `header`: see `page_header`."""
-    return Response(
-        render_page(content, header, request.url.path),
-        content.status,
-        {"Content-Security-Policy": _CONTENT_SECURITY_POLICY},
-        "text/html",
-    )
+    headers = {"Content-Security-Policy": _CONTENT_SECURITY_POLICY}
+    if content.file_name is not None:
+        headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(content.file_name, safe='')}"
+    return Response(render_page(content, header, request.url.path), content.status, headers, "text/html")
 
 
 def page_header(health: ServiceHealth | None, readiness_problems: Sequence[str], now_ms: int) -> dict[str, Any]:

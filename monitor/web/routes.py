@@ -55,6 +55,9 @@ _PUBLIC_PATHS: Final = frozenset({"/-/healthy", "/-/ready", "/runbook", *RUNBOOK
 HTTP_PATHS: Final = (
     "/",
     "/experiments/NAME",
+    "/experiments/NAME/report",
+    "/experiments/NAME/items",
+    "/glossary",
     "/service",
     "/metrics",
     "/metrics/experiments",
@@ -388,7 +391,8 @@ def experiment_json(
 ) -> dict[str, Any] | None:
     """Return the JSON object of an experiment or, for NAME/verdict, of the verdict; None for an unknown experiment.
 
-    Both have the headlines and the history of the verdicts. If an experiment itself is named NAME/verdict, its object is returned.
+    Both have the headlines and the history of the verdicts. If an experiment itself is named NAME/verdict, its object
+    is returned.
     """
     name = path if path in summary.experiments else path.removesuffix(_VERDICT_SUFFIX)
     experiment = summary.experiments.get(name)

@@ -175,7 +175,7 @@ class TestArchivedExperiments:
         assert ">old<" not in running
         assert ">old</a>" in archived
         assert "Archived" not in render_list(_summary(running=ExperimentHistory()))
-        assert "treatment – Ship" in render_experiment(_summary(old=ARCHIVED))
+        assert "<h2>Ship<" in render_experiment(_summary(old=ARCHIVED))
 
     def test_verdict_and_json_have_the_time_of_archiving(self) -> None:
         """A reader knows that later events are missing."""

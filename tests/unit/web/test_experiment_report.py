@@ -38,7 +38,8 @@ from monitor.stats import (
 )
 from monitor.web.charts import Point
 from monitor.web.experiment_charts import decayed_mean_point, effect_chart
-from monitor.web.experiment_report import describe_disagreements, render_experiment_report
+from monitor.web.experiment_report import render_experiment_report
+from monitor.web.experiment_view import describe_disagreements
 from tests.support.student_groups import (
     FIRST_DAY,
     SENSITIVE_EXPERIMENT,
