@@ -248,6 +248,7 @@ def _collect_evidence(
         min_value=plan.min_means[experiment.primary],
         history=stored_students.history,
         first_response_ms=view.first_response_ms,
+        texts=experiment.texts,
     )
 
 

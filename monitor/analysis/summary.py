@@ -19,7 +19,7 @@ from monitor.analysis.item_sums import ItemCoverage
 from monitor.analysis.triage import TriageEntry
 from monitor.analysis.undeclared import UndeclaredExperiment
 from monitor.clock import DAY_MS
-from monitor.config import MetricSpec
+from monitor.config import NO_TEXTS, DisplayTexts, MetricSpec
 from monitor.metrics import TrafficCounts
 from monitor.stats import DataQuality, ExperimentHistory
 
@@ -168,6 +168,12 @@ class ExperimentSummary:
     history: ExperimentHistory = field(default_factory=ExperimentHistory)
     unit_id_name: str = "user id"
     """What identifies a student for readers: the user id, or the field with the id of the group."""
+    owner: str = ""
+    hypothesis: str = ""
+    link: str = ""
+    """An http or https address with more about the experiment; empty if not configured, like owner and hypothesis."""
+    texts: DisplayTexts = NO_TEXTS
+    """Labels, units and descriptions of metrics, variants and kinds of feedback."""
 
     @property
     def has_ranking_metrics(self) -> bool:
@@ -211,6 +217,10 @@ class ExperimentSummary:
             "primary": self.primary,
             "lower_is_better": self.lower_is_better,
             "crossovers": self.crossovers,
+            "owner": self.owner or None,
+            "hypothesis": self.hypothesis or None,
+            "link": self.link or None,
+            "texts": self.texts.to_json(),
             **_history_json(self.history),
             "variants": {name: _variant_json(variant, recent_responses) for name, variant in self.variants.items()},
             **({} if self.data_quality is None else {"data_quality": _data_quality_json(self.data_quality)}),

@@ -38,6 +38,7 @@ from monitor.config.declared_set import (
 )
 from monitor.config.definitions import aggregate_definitions, definition_differences, describe_duration
 from monitor.config.digest import config_digest, experiments_digest, mapping_digest
+from monitor.config.display_texts import NO_TEXTS, DisplayText, DisplayTexts
 from monitor.config.exclusion import exclusion_warnings
 from monitor.config.experiment_tables import MAX_GAIN, MAX_NAME_LENGTH, experiment_warnings, is_name
 from monitor.config.loading import load_settings, parse_declarations, parse_settings
@@ -107,6 +108,7 @@ __all__ = [
     "MAX_GAIN",
     "MAX_NAME_LENGTH",
     "NO_CATEGORY",
+    "NO_TEXTS",
     "OTHER_CATEGORY",
     "PER_STUDENT_PREFIX",
     "RATED_SHARE_METRIC",
@@ -128,6 +130,8 @@ __all__ = [
     "Definition",
     "DiscoverSettings",
     "DisplaySettings",
+    "DisplayText",
+    "DisplayTexts",
     "DriftSettings",
     "EnvelopeMode",
     "EventType",

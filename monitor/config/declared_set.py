@@ -446,6 +446,8 @@ class _SetBuilder:
             # The numbers that are shown until then end with the archiving.
             self.put(replace(again, definition_since_ms=declared.archived_ms))
             return
+        if declared.previous is not None:
+            declared = replace(declared, previous=_with_texts(declared.previous, carried))
         changes = [*describe_allocation_changes(declared.settings, carried, self._now_ms)]
         changes += [("criteria", text) for text in describe_criteria_changes(declared.settings, configured)]
         declared = replace(
@@ -471,7 +473,9 @@ class _SetBuilder:
             source=source,
             is_filling=True,
             previous=declared.previous
-            or (None if declared.is_filling else Definition(declared.number, declared.settings)),
+            or (
+                None if declared.is_filling else _with_texts(Definition(declared.number, declared.settings), configured)
+            ),
             superseded_numbers=(*declared.superseded_numbers, declared.number),
             archived_ms=None,
             complete_since_ms=None,
@@ -482,6 +486,18 @@ class _SetBuilder:
         number = self._next_number
         self._next_number += 1
         return number
+
+
+def _with_texts(definition: Definition, configured: ExperimentSettings) -> Definition:
+    """Return a definition, shown until the next one is filled, with the configured texts for readers."""
+    settings = replace(
+        definition.settings,
+        owner=configured.owner,
+        hypothesis=configured.hypothesis,
+        link=configured.link,
+        texts=configured.texts,
+    )
+    return replace(definition, settings=settings)
 
 
 def definition_changes(previous: ExperimentSettings, configured: ExperimentSettings) -> list[str]:

@@ -9,9 +9,12 @@ from dataclasses import fields, is_dataclass, replace
 from hashlib import blake2b
 from typing import Any, Final
 
+from monitor.config.display_texts import NO_TEXTS
 from monitor.config.settings import ExperimentSettings, HttpSettings, KafkaSettings, Settings
 
 _DIGEST_BYTES: Final = 6
+_TEXT_DEFAULTS: Final[Mapping[str, object]] = {"owner": "", "hypothesis": "", "link": "", "texts": NO_TEXTS}
+"""Texts of an experiment that do not count while they are absent, as in digests of versions without these keys."""
 
 
 def config_digest(settings: Settings) -> str:
@@ -39,7 +42,12 @@ def mapping_digest(kafka: KafkaSettings) -> str:
 def _plain(value: Any) -> Any:
     """Return a value of the settings in the types of JSON; fields without `repr` are secrets, and left out."""
     if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value) if field.repr}
+        pairs = ((field.name, getattr(value, field.name)) for field in fields(value) if field.repr)
+        return {
+            name: _plain(member)
+            for name, member in pairs
+            if name not in _TEXT_DEFAULTS or member != _TEXT_DEFAULTS[name]
+        }
     if isinstance(value, Mapping):
         return {str(key): _plain(member) for key, member in value.items()}
     if isinstance(value, AbstractSet):

@@ -15,6 +15,14 @@ from typing import Any, Final, TypeGuard, TypeVar, cast, get_args
 
 from monitor.clock import DAY_MS
 from monitor.config.criteria import DECISION_KEYS, decision_warnings, parse_decision
+from monitor.config.display_texts import (
+    MAX_HYPOTHESIS_LENGTH,
+    MAX_OWNER_LENGTH,
+    NO_TEXTS,
+    parse_link,
+    parse_optional_line,
+    parse_texts,
+)
 from monitor.config.exclusion import parse_exclude, parse_unit
 from monitor.config.metric_tables import (
     ANSWER_FORMATS,
@@ -27,8 +35,10 @@ from monitor.config.metric_tables import (
     parse_student_metrics,
 )
 from monitor.config.settings import (
+    LATENCY_METRIC,
     NO_CATEGORY,
     OTHER_CATEGORY,
+    RATED_SHARE_METRIC,
     DecaySpec,
     DriftSettings,
     ExperimentSettings,
@@ -38,6 +48,7 @@ from monitor.config.settings import (
     NamedDiscount,
     NamedGain,
     NdcgIdeal,
+    is_proportion,
 )
 from monitor.config.values import (
     ConfigProblems,
@@ -64,7 +75,7 @@ _KEYS: Final = {
     "name", "control", "variants", "starts_at", "ends_at", "primary", "gain", "discount", "ideal",
     "max_grade", "relevant_grade", "grades", "feedback_window", "feedback_clock_tolerance", "allowed_lateness",
     "retention", "decay", "categories", "drift", "items", "exposure_days", "novelty", "pre_period",
-    "unit", "exclude", "closing_delay", "day", *METRIC_KEYS, *DECISION_KEYS,
+    "unit", "exclude", "closing_delay", "day", "owner", "hypothesis", "link", "texts", *METRIC_KEYS, *DECISION_KEYS,
 }  # fmt: skip
 _DEFAULT_METRICS: Final = ("dcg@5", "ndcg@5", "success@5")
 _RECIPROCAL_DECAY: Final = re.compile(r"reciprocal-([1-9][0-9]{0,2})d")
@@ -163,9 +174,22 @@ def parse_experiment(table: Mapping[str, Any], experiment_key: str) -> Experimen
         exposure_days=exposure_days,
         novelty=read(parse_boolean, "novelty", default=False, fallback=False),
         pre_period_ms=read(_parse_pre_period_ms, "pre_period", None, None),
+        owner=read(partial(parse_optional_line, max_length=MAX_OWNER_LENGTH), "owner", None, ""),
+        hypothesis=read(partial(parse_optional_line, max_length=MAX_HYPOTHESIS_LENGTH), "hypothesis", None, ""),
+        link=read(parse_link, "link", None, ""),
     )
     with problems.collect():
         experiment = replace(experiment, decision=parse_decision(table, experiment_key, experiment))
+    has_wrong_metrics = any(map(is_wrong, (*METRIC_KEYS, "guardrails")))
+    metric_names = _all_metric_names(experiment)
+    parse_experiment_texts = partial(
+        parse_texts,
+        metrics=None if has_wrong_metrics else metric_names,
+        variants=variants or None,
+        kinds=None if has_wrong_metrics or is_wrong("grades") else sorted(experiment.feedback_kinds),
+        scaled_metrics=[name for name in metric_names if is_proportion(name) or name == LATENCY_METRIC],
+    )
+    experiment = replace(experiment, texts=read(parse_experiment_texts, "texts", {}, NO_TEXTS))
     problems.errors += [
         ConfigError(f"{experiment_key}.{keys[0]}", value, expected)
         for keys, value, expected in _find_contradictions(table, experiment)
@@ -173,6 +197,17 @@ def parse_experiment(table: Mapping[str, Any], experiment_key: str) -> Experimen
     ]
     problems.raise_errors()
     return experiment
+
+
+def _all_metric_names(experiment: ExperimentSettings) -> tuple[str, ...]:
+    """Return the names of the metrics, student metrics and guardrail metrics of an experiment, each once."""
+    names = (
+        *(metric.name for metric in experiment.metrics),
+        *experiment.student_metrics,
+        *(guardrail.metric for guardrail in experiment.decision.guardrails),
+        RATED_SHARE_METRIC,
+    )
+    return tuple(dict.fromkeys(names))
 
 
 def _find_contradictions(

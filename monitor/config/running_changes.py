@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from monitor.config.definitions import aggregate_definitions, describe_duration, describe_value
+from monitor.config.display_texts import DisplayTexts
 from monitor.config.settings import AllocationSettings, ExperimentSettings, GuardrailSettings
 
 ChangeKind = Literal["criteria", "shares", "variants", "definition"]
@@ -40,6 +41,7 @@ def carry_allocations(
         configured,
         variants=MappingProxyType({**previous.variants, **new_variants}),
         decision=replace(configured.decision, allocations=(*carried, *declared)),
+        texts=_carry_texts(previous, configured),
     )
     shares = _allocated(configured.intended_shares(changed_at_ms))
     if _allocated(carried_experiment.intended_shares(changed_at_ms)) == shares:
@@ -47,6 +49,12 @@ def carry_allocations(
     earlier = [allocation for allocation in carried if allocation.from_ms < changed_at_ms]
     change = AllocationSettings(changed_at_ms, MappingProxyType(shares))
     return replace(carried_experiment, decision=replace(configured.decision, allocations=(*earlier, change, *declared)))
+
+
+def _carry_texts(previous: ExperimentSettings, configured: ExperimentSettings) -> DisplayTexts:
+    """Return the configured texts, and the earlier texts of the variants that the configuration lacks."""
+    dropped = {name: text for name, text in previous.texts.variants.items() if name not in configured.variants}
+    return replace(configured.texts, variants={**dropped, **configured.texts.variants})
 
 
 def describe_allocation_changes(

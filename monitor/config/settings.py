@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Literal, get_args
 
+from monitor.config.display_texts import NO_TEXTS, DisplayTexts
 from monitor.config.paths import Path
 from monitor.config.values import parse_choice
 from monitor.days import UTC_ZONE, DayCalendar, day_calendar
@@ -493,6 +494,12 @@ class ExperimentSettings:
     pre_period_ms: int | None = None
     """Length of the pre-period for CUPED, which ends at `starts_at_ms`; None for no pre-period."""
     decision: DecisionSettings = DecisionSettings()
+    owner: str = ""
+    hypothesis: str = ""
+    link: str = ""
+    """An http or https address with more about the experiment."""
+    texts: DisplayTexts = NO_TEXTS
+    """Labels, units and descriptions for readers."""
 
     def intended_shares(self, at_ms: int) -> Mapping[str, float]:
         """Return variant → intended share of the students at a time; variants without a share may be absent."""

@@ -11,6 +11,7 @@ from monitor.config import ExperimentSettings, GuardrailSettings, describe_durat
 
 _INSTANTS: Final = ("starts_at", "ends_at", "from")
 _SUFFIX: Final = "_ms"
+_TEXT_KEYS: Final = ("owner", "hypothesis", "link", "texts")
 
 
 def describe_settings(experiment: ExperimentSettings) -> dict[str, Any]:
@@ -18,6 +19,8 @@ def describe_settings(experiment: ExperimentSettings) -> dict[str, Any]:
     settings = _table(experiment)
     decision = settings.pop("decision")
     settings |= _metric_tables(experiment)
+    settings |= {"texts": experiment.texts.to_json()}
+    settings = {key: value for key, value in settings.items() if key not in _TEXT_KEYS or value}
     settings["decay"] = [decay.name for decay in experiment.decay]
     if experiment.items is not None:
         items = settings["items"]

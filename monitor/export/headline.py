@@ -15,9 +15,10 @@ from typing import Any, Final, Literal, TypeAlias
 
 from monitor.analysis import ExperimentSummary
 from monitor.clock import DAY_MS
+from monitor.config import DisplayTexts
 from monitor.days import day_calendar
 from monitor.errors import count_noun
-from monitor.export.presentation import STATE_TITLES, TONES, format_time, meets_min_students
+from monitor.export.presentation import STATE_TITLES, TONES, format_time, meets_min_students, variant_title
 from monitor.stats import (
     MIN_UNITS_FOR_DECISION,
     GuardrailResult,
@@ -52,6 +53,9 @@ class Headline:
     """The verdict on a treatment for readers with little time."""
 
     treatment: str
+    """The name of the treatment."""
+    label: str
+    """The label of the treatment, with its name in parentheses; the name without a label."""
     state: VerdictState
     tone: Literal["good", "bad", "open"]
     title: str
@@ -108,14 +112,15 @@ def _describe_headline(experiment: ExperimentSummary, treatment: str, verdict: V
     effect = None if is_hidden else _format_effect(verdict)
     return Headline(
         treatment=treatment,
+        label=variant_title(treatment, verdict.evidence.texts),
         state=verdict.state,
         tone=TONES.get(verdict.state, "open"),
         title=state_title(experiment, verdict),
         effect=effect,
         bounds=(None, None, None) if effect is None else (primary.difference.relative_effect, *verdict.relative_bounds),
-        known=" ".join(_describe_known(treatment, verdict, effect, is_hidden=is_hidden)),
+        known=" ".join(_describe_known(verdict, effect, is_hidden=is_hidden)),
         blocking=_describe_blocking(verdict),
-        next_step=_describe_next_step(experiment, treatment, verdict),
+        next_step=_describe_next_step(experiment, verdict),
         students=(primary.control.units, primary.treatment.units),
     )
 
@@ -142,7 +147,7 @@ def _format_effect(verdict: Verdict) -> str | None:
     if relative is not None and lower is not None and upper is not None:
         return f"{_format_percent(relative)} ({_format_percent(lower)} to {_format_percent(upper)})"
     change, low, high = format_changes(metric, [effect, primary.lower, primary.upper], sign=True)
-    return f"{change}{metric_unit(metric)} ({low} to {high})"
+    return f"{change}{metric_unit(metric, verdict.evidence.texts)} ({low} to {high})"
 
 
 def _format_percent(fraction: float) -> str:
@@ -150,15 +155,15 @@ def _format_percent(fraction: float) -> str:
     return f"{percent:+.1f} %".replace("-", "\u2212")
 
 
-def _describe_known(treatment: str, verdict: Verdict, effect: str | None, *, is_hidden: bool) -> Iterator[str]:
+def _describe_known(verdict: Verdict, effect: str | None, *, is_hidden: bool) -> Iterator[str]:
     """Yield sentences on the primary metric, and on guardrail metrics that have certainly changed for the worse."""
-    evidence, primary = verdict.evidence, verdict.primary
-    label = capitalized_metric_label(evidence.metric)
+    evidence, primary, treatment = verdict.evidence, verdict.primary, verdict.evidence.treatment_label
+    label = capitalized_metric_label(evidence.metric, evidence.texts)
     if verdict.state == "invalid":
         yield "The variants cannot be compared, so no effect is known."
         return
     if effect is None:
-        yield f"The effect of {treatment} on {metric_label(evidence.metric)} is not known yet."
+        yield f"The effect of {treatment} on {metric_label(evidence.metric, evidence.texts)} is not known yet."
     else:
         assert primary.lower is not None
         assert primary.upper is not None
@@ -174,10 +179,10 @@ def _describe_known(treatment: str, verdict: Verdict, effect: str | None, *, is_
     if not is_hidden:
         for result in verdict.guardrails:
             if result.is_certain_harm:
-                yield _describe_certain_harm(result)
+                yield _describe_certain_harm(result, evidence.texts)
 
 
-def _describe_certain_harm(result: GuardrailResult) -> str:
+def _describe_certain_harm(result: GuardrailResult, texts: DisplayTexts) -> str:
     """Return a sentence with the bounds of a certain harm and the margin."""
     name, verb = result.guardrail.name, "rose" if result.guardrail.harmful_direction == "up" else "fell"
     low, high, margin = format_changes(name, [result.least_harm or 0.0, result.most_harm or 0.0, result.margin or 0.0])
@@ -185,7 +190,8 @@ def _describe_certain_harm(result: GuardrailResult) -> str:
         "tolerable": f"within the allowed {margin}",
         "crossed": f"more than the allowed {margin}",
     }.get(result.state, f"which may be more than the allowed {margin}")
-    return f"{capitalized_metric_label(name)} certainly {verb}, by {low} to {high}{metric_unit(name)}: {conclusion}."
+    label, unit = capitalized_metric_label(name, texts), metric_unit(name, texts)
+    return f"{label} certainly {verb}, by {low} to {high}{unit}: {conclusion}."
 
 
 def _describe_blocking(verdict: Verdict) -> str | None:
@@ -194,14 +200,15 @@ def _describe_blocking(verdict: Verdict) -> str | None:
     return " ".join(texts) or None
 
 
-def _describe_next_step(experiment: ExperimentSummary, treatment: str, verdict: Verdict) -> str:
+def _describe_next_step(experiment: ExperimentSummary, verdict: Verdict) -> str:
     """Return what to do, or when the blocking question is expected to be decided, with the planned end."""
     if verdict.evidence.history.is_incomplete:
         return "Wait until the earlier events are counted."
     if experiment.is_closed_by_clock and verdict.state in {"continue", "insufficient_data"}:
         return "The experiment is over: decide without its verdict, or start a new experiment with more students."
     if verdict.state in _FINAL_STEPS:
-        return _FINAL_STEPS[verdict.state].format(treatment=treatment, control=experiment.control)
+        labels = {"treatment": verdict.evidence.treatment_label, "control": verdict.evidence.control_label}
+        return _FINAL_STEPS[verdict.state].format(**labels)
     sentences = ["Keep the experiment running.", *_describe_waiting(experiment, verdict)]
     if experiment.ends_at_ms is not None:
         sentences.append(f"The planned end is {format_time(experiment.ends_at_ms)}.")
@@ -210,7 +217,7 @@ def _describe_next_step(experiment: ExperimentSummary, treatment: str, verdict: 
 
 def _describe_waiting(experiment: ExperimentSummary, verdict: Verdict) -> Iterator[str]:
     """Yield sentences on the time until what blocks a decision is decided."""
-    evidence = verdict.evidence
+    evidence, texts = verdict.evidence, verdict.evidence.texts
     codes = {reason.code for reason in verdict.reasons}
     if verdict.state == "insufficient_data":
         days = _days_until_sufficient(verdict)
@@ -218,8 +225,8 @@ def _describe_waiting(experiment: ExperimentSummary, verdict: Verdict) -> Iterat
             yield f"The first decision is possible {_in_days(experiment, verdict, days)}."
         return
     if "undecided" in codes:
-        mde = format_amount(evidence.metric, evidence.criteria.mde)
-        label = metric_label(evidence.metric)
+        mde = format_amount(evidence.metric, evidence.criteria.mde, texts)
+        label = metric_label(evidence.metric, texts)
         if verdict.days_to_resolve is None:
             yield f"When an effect of {mde} on {label} would show is not known yet."
         else:
@@ -231,7 +238,7 @@ def _describe_waiting(experiment: ExperimentSummary, verdict: Verdict) -> Iterat
     if "guardrail_open" in codes:
         open_guardrails = [result for result in verdict.guardrails if result.state in {"open", "unknown"}]
         for result in open_guardrails:
-            label = metric_label(result.guardrail.name)
+            label = metric_label(result.guardrail.name, texts)
             days = days_until_decided(result, evidence.students_per_day)
             if result.state == "unknown":
                 yield f"When the guardrail on the {label} is decided is not known yet."

@@ -20,7 +20,7 @@ from monitor.analysis import (
     VariantSummary,
     VerdictHistory,
 )
-from monitor.config import MetricSpec, is_proportion
+from monitor.config import NO_TEXTS, DisplayTexts, MetricSpec, is_proportion
 from monitor.errors import count_noun, escape_controls
 from monitor.metrics import LATENCY_BOUNDS_MS
 from monitor.stats import (
@@ -301,14 +301,16 @@ def format_significant(value: float | None) -> str:
     return ABSENT_TEXT if value is None else f"{value:.4g}"
 
 
-def format_optional_mean(metric: str, value: float | None) -> str:
+def format_optional_mean(metric: str, value: float | None, texts: DisplayTexts = NO_TEXTS) -> str:
     """Return the mean of a metric with its unit; None gives a dash."""
-    return ABSENT_TEXT if value is None else format_mean(metric, value)
+    return ABSENT_TEXT if value is None else format_mean(metric, value, texts)
 
 
-def format_optional_difference(metric: str, value: float | None, *, sign: bool = True) -> str:
+def format_optional_difference(
+    metric: str, value: float | None, texts: DisplayTexts = NO_TEXTS, *, sign: bool = True
+) -> str:
     """Return a difference of means of a metric with its unit, as `format_difference` does; None gives a dash."""
-    return ABSENT_TEXT if value is None else format_difference(metric, value, sign=sign)
+    return ABSENT_TEXT if value is None else format_difference(metric, value, texts, sign=sign)
 
 
 def _format_displayed_difference(metric: str, value: float | None, control: float | None) -> str:
@@ -370,13 +372,16 @@ def experiment_table_rows(experiment: ExperimentSummary, now_ms: int, min_studen
             format_percent(n / variant.responses if variant.responses else None)
             for n, variant in zip(counts, variants, strict=True)
         ]
-        short_kind = kind if len(kind) <= _MAX_LABEL_CHARACTERS else kind[: _MAX_LABEL_CHARACTERS - 1] + "…"
+        kind_label = experiment.texts.kind_label(kind)
+        is_short = len(kind_label) <= _MAX_LABEL_CHARACTERS
+        short_kind = kind_label if is_short else kind_label[: _MAX_LABEL_CHARACTERS - 1] + "…"
         label = f"{FEEDBACK_HEADING} '{short_kind}'"
         details = tuple(map(_count_text, counts))
         table.append(TableRow(label, tuple(shares), details, "feedback", FEEDBACK_HEADING))
     table += data_quality_rows(experiment)
     for metric in experiment.metric_specs:
-        table += _metric_rows(metric, variants, min_students, is_primary=metric.name == experiment.primary)
+        is_primary = metric.name == experiment.primary
+        table += _metric_rows(metric, variants, min_students, experiment.texts, is_primary=is_primary)
     return table
 
 
@@ -431,7 +436,8 @@ def data_quality_rows(experiment: ExperimentSummary) -> list[TableRow]:
     for metric in experiment.metric_specs:
         summaries = [variant.metrics[metric.name] for _, variant in experiment.variants_control_first()]
         shares = [format_percent(summary.capped / summary.count) if summary.capped else "" for summary in summaries]
-        label = f"{metric.name}, capped at {format_amount(metric.name, metric.most)}"
+        most = format_amount(metric.name, metric.most, experiment.texts)
+        label = f"{experiment.texts.metric_title(metric.name)}, capped at {most}"
         table += rows(label, [summary.capped or 0 for summary in summaries], shares)
     return table
 
@@ -495,11 +501,11 @@ def _format_seconds(value: float | None) -> str:
 
 
 def _metric_rows(
-    spec: MetricSpec, variants: list[VariantSummary], min_students: int, *, is_primary: bool
+    spec: MetricSpec, variants: list[VariantSummary], min_students: int, texts: DisplayTexts, *, is_primary: bool
 ) -> list[TableRow]:
     name = spec.name
-    heading = _metric_heading(spec, is_primary=is_primary)
-    description = "" if spec.is_ranking else capitalized_metric_label(name)
+    heading = _metric_heading(spec, texts, is_primary=is_primary)
+    description = describe_metric(spec, texts)
     metrics = [variant.metrics[name] for variant in variants]
     displayed = [variant.students >= min_students for variant in variants]
     decays = list(metrics[0].decayed)
@@ -528,22 +534,34 @@ def _metric_rows(
             "" if mean is None else _mean_details(name, mean, displayed_means[0] if index else None, size, sizes[0])
             for index, (mean, size) in enumerate(zip(displayed_means, sizes, strict=True))
         ]
-        values = tuple(format_optional_mean(name, mean) for mean in displayed_means)
+        values = tuple(format_optional_mean(name, mean, texts) for mean in displayed_means)
         table.append(TableRow(label, values, tuple(details), name, heading, is_primary, description))
     return table
 
 
-def _metric_heading(spec: MetricSpec, *, is_primary: bool) -> str:
-    """Return the name of a metric with its role and, if lower values are better, its direction.
+def describe_metric(spec: MetricSpec, texts: DisplayTexts) -> str:
+    """Return sentences that explain a metric's heading; empty for the name of a ranking metric.
 
-    >>> _metric_heading(MetricSpec("dcg@5", "dcg", 5), is_primary=True)
+    They are the description of the configuration, and the name of a metric whose heading is a label.
+    """
+    text = texts.metric_text(spec.name)
+    default = "" if spec.is_ranking or text.label else capitalized_metric_label(spec.name, texts)
+    name = f"Metric {spec.name}." if text.label else ""
+    return " ".join(filter(None, (text.description or default, name)))
+
+
+def _metric_heading(spec: MetricSpec, texts: DisplayTexts, *, is_primary: bool) -> str:
+    """Return the label or name of a metric with its role and, if lower values are better, its direction.
+
+    >>> _metric_heading(MetricSpec("dcg@5", "dcg", 5), NO_TEXTS, is_primary=True)
     'dcg@5 (primary metric, mean)'
-    >>> _metric_heading(MetricSpec("empty", "empty", lower_is_better=True, is_guardrail_only=True), is_primary=False)
+    >>> empty = MetricSpec("empty", "empty", lower_is_better=True, is_guardrail_only=True)
+    >>> _metric_heading(empty, NO_TEXTS, is_primary=False)
     'empty (guardrail, mean, lower is better)'
     """
     role = "primary metric" if is_primary else "guardrail" if spec.is_guardrail_only else ""
     facts = (role, "mean", "lower is better" if spec.lower_is_better else "")
-    return f"{spec.name} ({', '.join(fact for fact in facts if fact)})"
+    return f"{texts.metric_title(spec.name)} ({', '.join(fact for fact in facts if fact)})"
 
 
 def _mean_details(metric: str, mean: float, control_mean: float | None, size: float, control_size: float) -> str:
@@ -563,43 +581,54 @@ def _count_text(number: float) -> str:
     return f"n = {format_count(number)}"
 
 
+def variant_title(name: str, texts: DisplayTexts) -> str:
+    """Return the label of a variant with its name, which commands need, in parentheses; the name without a label."""
+    label = texts.variant_label(name)
+    return name if label == name else f"{label} ({name})"
+
+
 def describe_verdict(treatment: str, verdict: Verdict, *, is_displayed: bool = True, is_over: bool = False) -> str:
     """Return the verdict on a treatment as a sentence: state, metric, effect, interval and guardrails.
 
     If `is_displayed` is false, the sentence has no effect, because too few students are behind the effect. If the
     experiment `is_over`, no further events are expected.
     """
-    return f"{treatment} – {describe_state(verdict, is_displayed=is_displayed, is_over=is_over)}"
+    label = variant_title(treatment, verdict.evidence.texts)
+    return f"{label} – {describe_state(verdict, is_displayed=is_displayed, is_over=is_over)}"
 
 
 def describe_state(verdict: Verdict, *, is_displayed: bool = True, is_over: bool = False) -> str:
     """Return the sentence of `describe_verdict` without the name of the treatment."""
-    title, metric = STATE_TITLES[verdict.state], verdict.evidence.metric
+    title, metric, texts = STATE_TITLES[verdict.state], verdict.evidence.metric, verdict.evidence.texts
     if verdict.evidence.history.is_incomplete:
         title = "Incomplete, so no decision yet"
     if is_over and verdict.state in {"continue", "insufficient_data"}:
         title = "Ended without a decision"
     if not is_displayed and verdict.primary.difference.effect is not None:
         return f"{title}: {STATE_DESCRIPTIONS[verdict.state]} (effects over so few students are hidden)."
-    effect = describe_change(metric, verdict.primary, lower_is_better=verdict.evidence.lower_is_better)
+    effect = describe_change(metric, verdict.primary, texts, lower_is_better=verdict.evidence.lower_is_better)
     if verdict.state == "invalid":
         effect = f"the variants cannot be compared. Do not use these numbers: {effect}"
     elif verdict.state == "insufficient_data" and verdict.primary.difference.effect is not None:
         effect = f"so far, {effect}"
     elif verdict.state == "futile":
-        mde = format_amount(metric, verdict.evidence.criteria.mde)
+        mde = format_amount(metric, verdict.evidence.criteria.mde, texts)
         effect = f"{effect}, less than the smallest effect of interest, {mde}"
     elif verdict.state == "non_inferior":
-        effect = f"{effect}, within the allowed loss of {format_amount(metric, verdict.evidence.criteria.margin)}"
-    return f"{title}: {effect}; {_describe_guardrails(verdict.guardrails)}."
+        effect = (
+            f"{effect}, within the allowed loss of {format_amount(metric, verdict.evidence.criteria.margin, texts)}"
+        )
+    return f"{title}: {effect}; {_describe_guardrails(verdict.guardrails, texts)}."
 
 
-def _describe_guardrails(results: tuple[GuardrailResult, ...]) -> str:
+def _describe_guardrails(results: tuple[GuardrailResult, ...], texts: DisplayTexts) -> str:
     """Return a phrase on failed and open guardrails, with the names of their metrics."""
     if not results:
         return "no guardrail is configured"
-    failed = [metric_label(result.guardrail.name) for result in results if result.state == "crossed"]
-    unresolved = [metric_label(result.guardrail.name) for result in results if result.state in {"open", "unknown"}]
+    failed = [metric_label(result.guardrail.name, texts) for result in results if result.state == "crossed"]
+    unresolved = [
+        metric_label(result.guardrail.name, texts) for result in results if result.state in {"open", "unknown"}
+    ]
     phrases = [f"{_list_guardrails(failed, len(results))} failed" if failed else "no guardrail failed"]
     if unresolved:
         verb = "is" if len(unresolved) == 1 else "are"
@@ -614,7 +643,7 @@ def _list_guardrails(labels: list[str], total: int) -> str:
 
 def describe_effect(control: str, treatment: str, verdict: Verdict) -> str | None:
     """Return a sentence with both means of the primary metric and the relative effect; None without an effect."""
-    primary, metric = verdict.primary, verdict.evidence.metric
+    primary, metric, texts = verdict.primary, verdict.evidence.metric, verdict.evidence.texts
     if primary.difference.effect is None or primary.control.mean is None or primary.treatment.mean is None:
         return None
     relative = ""
@@ -626,12 +655,12 @@ def describe_effect(control: str, treatment: str, verdict: Verdict) -> str | Non
         if lower is not None and upper is not None:
             relative += f", interval {_format_change(lower)} to {_format_change(upper)}"
         relative += ")"
-    label = metric_label(metric)
+    label = metric_label(metric, texts)
     label = f"mean {label}" if label == metric else label
     subject = f"{label[0].upper()}{label[1:]}{' per student' if label.startswith('mean') else ', mean over students'}"
     return (
-        f"{subject}: {format_mean(metric, primary.treatment.mean)} with {treatment}, "
-        f"{format_mean(metric, primary.control.mean)} with {control}{relative}."
+        f"{subject}: {format_mean(metric, primary.treatment.mean, texts)} with {texts.variant_label(treatment)}, "
+        f"{format_mean(metric, primary.control.mean, texts)} with {texts.variant_label(control)}{relative}."
     )
 
 
@@ -644,9 +673,10 @@ def describe_time_to_decide(verdict: Verdict) -> str | None:
 
     None also with warnings, because further days do not repair an invalid comparison or harm.
     """
-    primary, days, metric = verdict.primary, verdict.days_to_resolve, metric_label(verdict.evidence.metric)
+    primary, days, evidence = verdict.primary, verdict.days_to_resolve, verdict.evidence
+    metric = metric_label(evidence.metric, evidence.texts)
     effect = (
-        f"the smallest effect of interest ({format_amount(verdict.evidence.metric, verdict.evidence.criteria.mde)})"
+        f"the smallest effect of interest ({format_amount(evidence.metric, evidence.criteria.mde, evidence.texts)})"
     )
     is_shown = primary.lower is not None and primary.upper is not None and (primary.lower > 0 or primary.upper < 0)
     if is_shown or verdict.state in {"invalid", "futile", "stop_harm"} or verdict.has_warnings:
@@ -695,7 +725,7 @@ def describe_first_decision(periods: Sequence[StatePeriod], verdict: Verdict) ->
     first, shrunken = format_changes(metric, [first_effect, verdict.shrunken_effect], sign=True)
     return (
         f"The effect at the moment of a decision is too large on average: {first} at the first {STATE_TITLES['ship']}; "
-        f"shrunken towards 0, it is now {shrunken}{metric_unit(metric)}."
+        f"shrunken towards 0, it is now {shrunken}{metric_unit(metric, verdict.evidence.texts)}."
     )
 
 
@@ -704,6 +734,8 @@ class TreatmentDecision(NamedTuple):
 
     tone: Literal["good", "bad", "open"]
     treatment: str
+    label: str
+    """The label of the treatment, with its name in parentheses; the name without a label."""
     sentence: str
     """State, metric, effect, interval and guardrails, without the name of the treatment."""
     details: tuple[str, ...]
@@ -739,7 +771,8 @@ def describe_decisions(
         )
         sentence = describe_state(verdict, is_displayed=is_displayed, is_over=experiment.is_closed_by_clock)
         shown_details = tuple(detail for detail in details if detail is not None)
-        decisions.append(TreatmentDecision(TONES.get(verdict.state, "open"), name, sentence, shown_details))
+        label = variant_title(name, experiment.texts)
+        decisions.append(TreatmentDecision(TONES.get(verdict.state, "open"), name, label, sentence, shown_details))
     return decisions
 
 
@@ -831,9 +864,9 @@ def _undefined_value_footnotes(experiment: ExperimentSummary) -> Iterator[str]:
         )
     for metric, count in counts.items():
         if count and not metric.is_ranking:
-            missing = f"feedback {metric.kind!r}" if metric.kind else "latency"
+            missing = f"feedback '{experiment.texts.kind_label(metric.kind)}'" if metric.kind else "latency"
             number = format_counted(count, "response")
-            yield f"{number} without {missing}: not in the {metric_label(metric.name)}."
+            yield f"{number} without {missing}: not in the {metric_label(metric.name, experiment.texts)}."
 
 
 def _skipped_event_footnotes(experiment: ExperimentSummary) -> list[str]:
@@ -865,6 +898,7 @@ def _did_you_mean(name: str | None) -> str:
 
 def _subgroup_footnotes(experiment: ExperimentSummary, min_students: int) -> Iterator[str]:
     """Yield a sentence for each subgroup with a significant effect, corrected for the number of subgroups."""
+    texts = experiment.texts
     if experiment.analysis is None:
         return
     for treatment, effects in experiment.analysis.subgroup_effects.items():
@@ -877,5 +911,6 @@ def _subgroup_footnotes(experiment: ExperimentSummary, min_students: int) -> Ite
                 is_displayed = meets_min_students(segment.comparison, min_students)
                 if segment.discovered and is_displayed and lower is not None and upper is not None:
                     low, high = format_changes(experiment.primary, [lower, upper], sign=True)
-                    effect = f"effect on {metric_label(experiment.primary)} {low} to {high}"
-                    yield f"{treatment}, {title} {segment.name}: {effect}{metric_unit(experiment.primary)}."
+                    effect = f"effect on {metric_label(experiment.primary, texts)} {low} to {high}"
+                    unit = metric_unit(experiment.primary, texts)
+                    yield f"{texts.variant_label(treatment)}, {title} {segment.name}: {effect}{unit}."

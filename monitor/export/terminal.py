@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from monitor.analysis import ExperimentSummary, StoreSummary, SubgroupEffects, VerdictHistory
+from monitor.config import DisplayTexts
 from monitor.errors import escape_controls, escape_lines
 from monitor.export.headline import Headline, describe_headlines
 from monitor.export.health import ServiceHealth, arrival_rows, health_facts
@@ -157,7 +158,7 @@ def _archived_line(experiment: ExperimentSummary) -> Text:
 def _headline_title(headline: Headline) -> str:
     """Return the treatment with its state and the judged effect."""
     effect = "" if headline.effect is None else f": {headline.effect}"
-    return f"{headline.treatment} – {headline.title}{effect}"
+    return f"{headline.label} – {headline.title}{effect}"
 
 
 def _headline_lines(headline: Headline) -> Iterator[Text]:
@@ -225,7 +226,8 @@ def _experiment_table(
     variants = [name for name, _ in experiment.variants_control_first()]
     for name in displayed_variants:
         is_control = name == experiment.control
-        title = f"{name} (control)" if is_control and name != "control" else name
+        label = experiment.texts.variant_label(name)
+        title = f"{label} (control)" if is_control and label != "control" else label
         table.add_column(Text(title, style="dim" if is_control else "bold"), justify="right", no_wrap=True)
         if name in detailed_variants:
             table.add_column("", style="dim", no_wrap=True)
@@ -263,26 +265,26 @@ def render_verdicts(experiment: ExperimentSummary, verdict_history: VerdictHisto
             periods = verdict_history[name]
             sentences = (describe_history(periods, verdict.state), describe_first_decision(periods, verdict))
             parts += [Text(f"  {sentence}") for sentence in sentences if sentence is not None]
-            parts.append(_comparison_table(experiment.control, name, analysis.comparisons[name]))
-            parts += [
-                Text(f"  {line}") for line in _subgroup_lines(experiment.primary, analysis.subgroup_effects[name])
-            ]
+            parts.append(_comparison_table(experiment, name, analysis.comparisons[name]))
+            parts += [Text(f"  {line}") for line in _subgroup_lines(experiment, analysis.subgroup_effects[name])]
     return Group(*parts, Text(_LEGEND, style="dim"))
 
 
 def _comparison_table(
-    control: str, treatment: str, comparisons: Mapping[str, Mapping[Estimand, VariantComparison]]
+    experiment: ExperimentSummary, treatment: str, comparisons: Mapping[str, Mapping[Estimand, VariantComparison]]
 ) -> RenderableType:
-    table = simple_table("", control, treatment, "effect", "interval", "students", no_wrap=True)
+    texts = experiment.texts
+    variants = [texts.variant_label(name) for name in (experiment.control, treatment)]
+    table = simple_table("", *variants, "effect", "interval", "students", no_wrap=True)
     for name, by_estimand in comparisons.items():
         table.add_section()
         for estimand, comparison in by_estimand.items():
             arms = comparison.control, comparison.treatment
             table.add_row(
-                Text(f"{name}  {_ESTIMANDS[estimand]}"),
-                *[format_optional_mean(name, arm.mean) for arm in arms],
-                format_optional_difference(name, comparison.difference.effect),
-                _format_interval(name, comparison),
+                Text(f"{texts.metric_title(name)}  {_ESTIMANDS[estimand]}"),
+                *[Text(format_optional_mean(name, arm.mean, texts)) for arm in arms],
+                Text(format_optional_difference(name, comparison.difference.effect, texts)),
+                Text(_format_interval(name, comparison, texts)),
                 " + ".join(format_count(arm.units) for arm in arms),
                 style="" if estimand == "closed" else "dim",
             )
@@ -303,7 +305,7 @@ def _verdict_lines(
     yield from (f"Reason: {sentence}" for sentence in sentences if sentence not in (blocking or ""))
     notes = [note.text for note in verdict.notes]
     yield from (f"{'Warning' if note.is_warning else 'Note'}: {note.text}" for note in verdict.notes)
-    guardrails = [describe_guardrail(result) for result in verdict.guardrails]
+    guardrails = [describe_guardrail(result, experiment.texts) for result in verdict.guardrails]
     yield from (f"Guardrail: {sentence}" for sentence in guardrails if sentence not in {*sentences, *notes})
     ratio, evidence = verdict.sample_ratio, verdict.evidence
     max_deviation = max((phase.deviation for phase in ratio.phases), default=0.0)
@@ -324,8 +326,9 @@ def _format_as_of(at_ms: int) -> str:
     return f"as of {format_time(at_ms)}" if at_ms else "before the first event"
 
 
-def _subgroup_lines(metric: str, effects: SubgroupEffects) -> Iterator[str]:
+def _subgroup_lines(experiment: ExperimentSummary, effects: SubgroupEffects) -> Iterator[str]:
     """Yield a line with each shown effect within a subgroup, and a line with the names of the other subgroups."""
+    metric, texts = experiment.primary, experiment.texts
     for title, segments in (
         ("First question in category", effects.segments),
         ("Days since the first response:", effects.exposure_ages),
@@ -334,8 +337,8 @@ def _subgroup_lines(metric: str, effects: SubgroupEffects) -> Iterator[str]:
         for segment in segments:
             comparison = segment.comparison
             if segment.discovered:
-                effect = format_optional_difference(metric, comparison.difference.effect)
-                bounds = _format_interval(metric, comparison)
+                effect = format_optional_difference(metric, comparison.difference.effect, texts)
+                bounds = _format_interval(metric, comparison, texts)
                 yield f"{title} {segment.name}: effect {effect}, interval {bounds}; difference shown"
             elif comparison.lower is not None:
                 other_names.append(segment.name)
@@ -343,9 +346,9 @@ def _subgroup_lines(metric: str, effects: SubgroupEffects) -> Iterator[str]:
             yield f"{title} {', '.join(other_names)}: no difference shown, given the number of groups"
 
 
-def _format_interval(metric: str, comparison: VariantComparison) -> str:
+def _format_interval(metric: str, comparison: VariantComparison, texts: DisplayTexts) -> str:
     """Return the bounds of a comparison with the metric's unit; a dash without bounds."""
     if comparison.lower is None or comparison.upper is None:
         return ABSENT_TEXT
-    lower, upper = (format_optional_difference(metric, bound) for bound in (comparison.lower, comparison.upper))
+    lower, upper = (format_optional_difference(metric, bound, texts) for bound in (comparison.lower, comparison.upper))
     return f"{lower.partition(' ')[0]} to {upper}"

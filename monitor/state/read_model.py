@@ -305,6 +305,10 @@ class StoreReader:
                 data_quality=students.data_quality,
                 history=students.history,
                 unit_id_name="user id" if experiment.unit == "user" else experiment.unit_field,
+                owner=experiment.owner,
+                hypothesis=experiment.hypothesis,
+                link=experiment.link,
+                texts=experiment.texts,
             )
         configured = frozenset[str]().union(*(experiment.feedback_kinds for experiment in self._settings.experiments))
         unmatched = dict.fromkeys(configured, 0) | _limit_kinds(counts.unmatched, configured)

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from monitor.clock import HOURS_PER_DAY
-from monitor.config import ChangeKind
+from monitor.config import ChangeKind, DisplayTexts
 from monitor.days import DayCalendar, day_calendar
 from monitor.errors import count_noun
 from monitor.stats.comparison import (
@@ -375,7 +375,8 @@ def _power_findings(verdict: Verdict) -> Iterator[Reason]:
     """Yield a note if an open experiment needs long for 80 % power, or if the mde is far from what the data resolve."""
     days, evidence, primary = verdict.days_to_power, verdict.evidence, verdict.primary
     metric = evidence.metric
-    mde, label, smallest = evidence.criteria.mde, metric_label(metric), format_amount(metric, evidence.criteria.mde)
+    mde, label = evidence.criteria.mde, metric_label(metric, evidence.texts)
+    smallest = format_amount(metric, mde, evidence.texts)
     later_half_width = _half_width_after(_LONG_DAYS, verdict)
     advice = "Consider a larger `mde`, more students, or data from before the experiment (`pre_period`)."
     if (
@@ -383,9 +384,10 @@ def _power_findings(verdict: Verdict) -> Iterator[Reason]:
         and later_half_width is not None
         and later_half_width > _UNRESOLVED_MDES * mde
     ):
+        width = _width(metric, later_half_width, evidence.texts)
         text = (
             f"At the present number of new {evidence.unit_noun}s, the interval on {label} is still "
-            f"\u00b1{_width(metric, later_half_width)} after {_LONG_DAYS:.0f} days, over {_UNRESOLVED_MDES:.0f} times "
+            f"\u00b1{width} after {_LONG_DAYS:.0f} days, over {_UNRESOLVED_MDES:.0f} times "
             f"the smallest effect of interest, {smallest}, which this experiment cannot show in a reasonable "
             f"time. {advice}"
         )
@@ -402,7 +404,7 @@ def _power_findings(verdict: Verdict) -> Iterator[Reason]:
     if half_width < mde / _COARSE_HALF_WIDTHS:
         text = (
             f"The smallest effect of interest on {label}, {smallest}, is coarse: the interval is already "
-            f"\u00b1{_width(metric, half_width)}, so the data show effects that are over "
+            f"\u00b1{_width(metric, half_width, evidence.texts)}, so the data show effects that are over "
             f"{_COARSE_HALF_WIDTHS:.0f} times smaller. Check that `mde` is the smallest effect that matters."
         )
         yield Reason("coarse_mde", text)
@@ -425,20 +427,21 @@ def _cuped_findings(verdict: Verdict) -> Iterator[Reason]:
     """Yield the note on CUPED, with the unadjusted interval, if the evidence is adjusted."""
     adjustment, reduction, unadjusted = verdict.evidence.adjustment, verdict.variance_reduction, verdict.unadjusted
     if adjustment is not None and reduction is not None and unadjusted is not None and unadjusted.lower is not None:
-        metric = verdict.evidence.metric
-        title = capitalized_metric_label(metric)
+        metric, texts = verdict.evidence.metric, verdict.evidence.texts
+        title = capitalized_metric_label(metric, texts)
         verb = "reduces" if reduction >= 0 else "increases"
         text = (
             f"{title} is adjusted for the results of {_count(adjustment.students, verdict.evidence.unit_noun)} before "
             f"the experiment (CUPED). The adjustment {verb} the variance of the effect by "
-            f"{_percent(abs(reduction), 1)}. Without the adjustment, the interval is {_interval(metric, unadjusted)}."
+            f"{_percent(abs(reduction), 1)}. Without the adjustment, the interval is "
+            f"{_interval(metric, unadjusted, texts)}."
         )
         yield Reason("adjusted", text)
 
 
-def _width(metric: str, half_width: float) -> str:
+def _width(metric: str, half_width: float, texts: DisplayTexts) -> str:
     """Return half the width of an interval with two significant digits, in the metric's unit."""
-    return format_amount(metric, float(f"{half_width:.2g}"))
+    return format_amount(metric, float(f"{half_width:.2g}"), texts)
 
 
 def _count(number: int, noun: str) -> str:
@@ -454,12 +457,12 @@ def _points(fraction: float, decimals: int = 1, *, sign: bool = False) -> str:
     return points.replace("-", "\u2212")
 
 
-def _interval(metric: str, comparison: VariantComparison) -> str:
+def _interval(metric: str, comparison: VariantComparison, texts: DisplayTexts) -> str:
     """Return the bounds of a comparison that has bounds, with signs and unit."""
     bounds = _bounds(comparison)
     assert bounds is not None
     low, high = format_changes(metric, bounds, sign=True)
-    return f"{low} to {high}{metric_unit(metric)}"
+    return f"{low} to {high}{metric_unit(metric, texts)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -484,6 +487,10 @@ class _DecisionRule:
     hour_ratios: tuple[tuple[str, SrmResult], ...]
     """The SRM test of each hour of first exposure; the hours share the level."""
 
+    def variant_label(self, name: str) -> str:
+        """Return the label of a variant for readers."""
+        return self.evidence.texts.variant_label(name)
+
     def gain_bounds(self, comparison: VariantComparison) -> tuple[float, float] | None:
         """Return the interval of a comparison on the primary metric, turned so that a gain is positive."""
         bounds = _bounds(comparison)
@@ -506,11 +513,15 @@ class _DecisionRule:
     def decide_by_primary_metric(self, lower: float, upper: float) -> tuple[VerdictState, tuple[Reason, ...]]:
         """Return the state and reasons from the bounds of the gain, for sufficient, valid and harmless data."""
         margin, mde, metric = self.evidence.criteria.margin, self.evidence.criteria.mde, self.evidence.metric
-        interval, title, label = _interval(metric, self.primary), capitalized_metric_label(metric), metric_label(metric)
+        texts = self.evidence.texts
+        interval, title = _interval(metric, self.primary, texts), capitalized_metric_label(metric, texts)
+        label = metric_label(metric, texts)
         if lower > -margin:
             side = "below" if self.evidence.lower_is_better else "above"
             gain = (Reason("better", f"{title} is better: the whole interval is {side} 0."),) if lower > 0 else ()
-            not_worse = f"{title} is not worse than allowed: any loss is smaller than {format_amount(metric, margin)}."
+            not_worse = (
+                f"{title} is not worse than allowed: any loss is smaller than {format_amount(metric, margin, texts)}."
+            )
             tolerable_loss = (Reason("not_worse", not_worse),)
             open_guardrails = tuple(self.open_guardrails())
             biases = tuple(self.comparison_biases())
@@ -522,12 +533,12 @@ class _DecisionRule:
                 return "non_inferior", (*tolerable_loss, *(gain_conflicts if gain else ()), *self.held_guardrails())
             return "continue", (*(gain or tolerable_loss), *open_guardrails, *biases, *margin_conflicts)
         if upper < mde:
-            amount = format_amount(metric, mde)
+            amount = format_amount(metric, mde, texts)
             text = f"A gain on {label} of {amount}, the smallest effect of interest, or more can be excluded."
             return "futile", (Reason("too_small", text),)
         text = (
             f"The effect on {label} may be anywhere from {interval}. This includes a loss that is not allowed and "
-            f"the smallest effect of interest, {format_amount(metric, mde)}."
+            f"the smallest effect of interest, {format_amount(metric, mde, texts)}."
         )
         return "continue", (Reason("undecided", text),)
 
@@ -545,7 +556,8 @@ class _DecisionRule:
         for name, estimate in ((evidence.control, self.primary.control), (evidence.treatment, self.primary.treatment)):
             if estimate.units < MIN_UNITS_FOR_DECISION:
                 units = _count(estimate.units, evidence.unit_noun)
-                text = f"{name} has {units} with complete first days; at least {MIN_UNITS_FOR_DECISION} are needed."
+                label = self.variant_label(name)
+                text = f"{label} has {units} with complete first days; at least {MIN_UNITS_FOR_DECISION} are needed."
                 yield Reason("few_students", text)
         if evidence.closed_days < evidence.criteria.min_days:
             text = (
@@ -560,7 +572,7 @@ class _DecisionRule:
             )
             yield Reason("young", text)
         if not has_few_units and self.primary.difference.information is None:
-            title = capitalized_metric_label(evidence.metric)
+            title = capitalized_metric_label(evidence.metric, evidence.texts)
             text = f"{title} is the same for all {evidence.unit_noun}s so far, so it has no interval yet."
             yield Reason("no_variation", text)
 
@@ -570,7 +582,7 @@ class _DecisionRule:
         if sample_ratio.mismatch:
             worst_phase = max(sample_ratio.phases, key=lambda phase: phase.log_e)
             split = ", ".join(
-                f"{arm.variant} has {_percent(arm.observed)} instead of {_percent(arm.intended)}"
+                f"{self.variant_label(arm.variant)} has {_percent(arm.observed)} instead of {_percent(arm.intended)}"
                 for arm in worst_phase.arms
                 if arm.observed is not None
             )
@@ -590,9 +602,15 @@ class _DecisionRule:
         yield from self.hour_mismatches()
         yield from self.excluded_mismatch()
         for variant in sample_ratio.empty_variants:
-            yield Reason("empty_variant", f"{variant} should get a share of the {evidence.unit_noun}s, but has none.")
+            yield Reason(
+                "empty_variant",
+                f"{self.variant_label(variant)} should get a share of the {evidence.unit_noun}s, but has none.",
+            )
         for variant in sample_ratio.stray_variants:
-            yield Reason("stray_traffic", f"{variant} should get no {evidence.unit_noun}s, but was shown to some.")
+            yield Reason(
+                "stray_traffic",
+                f"{self.variant_label(variant)} should get no {evidence.unit_noun}s, but was shown to some.",
+            )
         if self.crossover_ratio.mismatch:
             text = (
                 f"{evidence.unit_noun.capitalize()}s who saw more than one variant are left out, and their first "
@@ -637,7 +655,8 @@ class _DecisionRule:
         have_shares_changed = len(evidence.phases) > 1
         if difference is not None and not have_shares_changed:
             shares = " and ".join(
-                f"{_percent(quality.variants[name].missing_share)} of {name}" for name in (treatment, control)
+                f"{_percent(quality.variants[name].missing_share)} of {self.variant_label(name)}"
+                for name in (treatment, control)
             )
             text = (
                 f"Responses are missing unevenly, because they were rejected or late: {shares}. The other responses "
@@ -655,9 +674,10 @@ class _DecisionRule:
         if is_suspicious and change > tolerable_change:
             name = evidence.metric
             worst, limit = format_changes(name, [change, tolerable_change])
+            unit = metric_unit(name, evidence.texts)
             text = (
-                f"{_describe_missing(quality)} At worst, they would change the effect by {worst}{metric_unit(name)}; "
-                f"the limit is {limit}{metric_unit(name)}. {_REPAIR_PRODUCER}"
+                f"{_describe_missing(quality)} At worst, they would change the effect by {worst}{unit}; "
+                f"the limit is {limit}{unit}. {_REPAIR_PRODUCER}"
             )
             yield Reason("many_rejections", text)
 
@@ -676,24 +696,25 @@ class _DecisionRule:
             loss, allowed = format_changes(metric, [-gain[1], margin])
             allowance = f"the allowed loss is {allowed}" if margin else "no loss is allowed"
             direction = "higher" if self.evidence.lower_is_better else "lower"
-            loss = f"{loss}{metric_unit(metric)}"
-            text = f"{capitalized_metric_label(metric)} is {direction} by at least {loss}; {allowance}."
+            loss = f"{loss}{metric_unit(metric, self.evidence.texts)}"
+            title = capitalized_metric_label(metric, self.evidence.texts)
+            text = f"{title} is {direction} by at least {loss}; {allowance}."
             yield Reason("worse", text)
         for result in self.guardrails:
             if result.state == "crossed" and result.least_harm is not None:
-                yield Reason("guardrail_crossed", describe_guardrail(result))
+                yield Reason("guardrail_crossed", describe_guardrail(result, self.evidence.texts))
 
     def held_guardrails(self) -> Iterator[Reason]:
         """Yield the held guardrails: the upper bound of the harm is below the margin."""
         for result in self.guardrails:
             if result.is_held and result.most_harm is not None:
-                yield Reason("guardrail_held", describe_guardrail(result))
+                yield Reason("guardrail_held", describe_guardrail(result, self.evidence.texts))
 
     def open_guardrails(self) -> Iterator[Reason]:
         """Yield the guardrails that prevent shipping: the upper bound of the harm is not below the margin."""
         for result in self.guardrails:
             if result.state in {"open", "unknown"}:
-                yield Reason("guardrail_open", describe_guardrail(result))
+                yield Reason("guardrail_open", describe_guardrail(result, self.evidence.texts))
 
     def segment_mismatches(self) -> Iterator[Reason]:
         """Yield a reason for each segment whose students are not split as intended."""
@@ -725,8 +746,8 @@ class _DecisionRule:
         if result.mismatch:
             worst_phase = max(result.phases, key=lambda phase: phase.log_e)
             split = ", ".join(
-                f"{arm.variant} has {_count(arm.students, noun)} ({_percent(arm.observed)}) instead of "
-                f"{_percent(arm.intended)}"
+                f"{self.variant_label(arm.variant)} has {_count(arm.students, noun)} ({_percent(arm.observed)}) "
+                f"instead of {_percent(arm.intended)}"
                 for arm in worst_phase.arms
                 if arm.observed is not None
             )
@@ -747,7 +768,8 @@ class _DecisionRule:
             variants = dict.fromkeys(variant for phase in phases for variant in (*phase.shares, *phase.students))
             noun = self.evidence.unit_noun
             split = " and ".join(
-                f"{_count(sum(phase.students.get(variant, 0) for phase in phases), noun)} of {variant}"
+                f"{_count(sum(phase.students.get(variant, 0) for phase in phases), noun)} of "
+                f"{self.variant_label(variant)}"
                 for variant in variants
             )
             limit = (
@@ -768,8 +790,12 @@ class _DecisionRule:
             gain = self.gain_bounds(self.undefined_as_zero)
             lower = None if gain is None else gain[0]
             if lower is None or lower <= required_lower_bound:
-                bound = "unknown" if lower is None else format_amount(self.evidence.metric, lower, sign=True)
-                metric = metric_label(self.evidence.metric)
+                bound = (
+                    "unknown"
+                    if lower is None
+                    else format_amount(self.evidence.metric, lower, self.evidence.texts, sign=True)
+                )
+                metric = metric_label(self.evidence.metric, self.evidence.texts)
                 text = (
                     f"The shares of responses with an undefined {metric} differ, so {metric} must also be good if "
                     f"undefined values count as 0. Then the lower bound of the effect is {bound}."
@@ -788,13 +814,15 @@ class _DecisionRule:
         gain = self.gain_bounds(self.other_population)
         lower = None if gain is None else gain[0]
         if lower is None or lower <= required_lower_bound:
-            metric = self.evidence.metric
-            known_bound = "unknown" if lower is None else format_amount(metric, lower, sign=True)
-            required_bound = format_amount(metric, required_lower_bound, sign=True) if required_lower_bound else "0"
+            metric, texts = self.evidence.metric, self.evidence.texts
+            known_bound = "unknown" if lower is None else format_amount(metric, lower, texts, sign=True)
+            required_bound = (
+                format_amount(metric, required_lower_bound, texts, sign=True) if required_lower_bound else "0"
+            )
             text = (
                 f"The shares of rated responses differ by {_points(difference, sign=True)}, so "
-                f"{metric_label(metric)} must also be good in the other population (all responses instead of rated "
-                "responses, or the reverse). "
+                f"{metric_label(metric, texts)} must also be good in the other population (all responses instead of "
+                "rated responses, or the reverse). "
                 f"There, the lower bound of its gain is {known_bound}; it must be above {required_bound}."
             )
             yield Reason("populations_disagree", text)
@@ -821,13 +849,15 @@ class _DecisionRule:
         if (difference := self.rated_share_difference()) is not None:
             text = (
                 f"The share of rated responses differs by {_points(difference, sign=True)}, more than chance explains. "
-                f"Other students may rate in {self.evidence.treatment} than in {self.evidence.control}."
+                f"Other students may rate in {self.evidence.treatment_label} than in "
+                f"{self.evidence.control_label}."
             )
             yield Reason("rated_share_differs", text)
         yield from self.comparison_biases()
         if (difference := self.undefined_share_difference()) is not None:
+            label = metric_label(self.evidence.metric, self.evidence.texts)
             text = (
-                f"The share of rated responses with an undefined {metric_label(self.evidence.metric)} differs by "
+                f"The share of rated responses with an undefined {label} differs by "
                 f"{_points(difference, sign=True)}, more than chance explains."
             )
             yield Reason("undefined_share_differs", text)
@@ -842,9 +872,10 @@ class _DecisionRule:
                 continue
             expected_sign = -1 if metric.lower_is_better != self.evidence.lower_is_better else 1
             if (lower > 0 > expected_sign * effect) or (upper < 0 < expected_sign * effect):
+                texts = self.evidence.texts
                 text = (
-                    f"{capitalized_metric_label(name)} moves in the other direction ({_interval(name, comparison)}); "
-                    f"{metric_label(self.evidence.metric)} decides."
+                    f"{capitalized_metric_label(name, texts)} moves in the other direction "
+                    f"({_interval(name, comparison, texts)}); {metric_label(self.evidence.metric, texts)} decides."
                 )
                 yield Reason("metrics_disagree", text)
 
@@ -906,8 +937,9 @@ class _DecisionRule:
         if _share_difference(arms, self.evidence.criteria.sample_ratio_alpha) is not None and arms is not None:
             control_share, treatment_share = (_percent(arm.mean or 0.0) for arm in (arms.control, arms.treatment))
             text = (
-                f"Events arrive late more often in one variant: {control_share} of {self.evidence.control} and "
-                f"{treatment_share} of {self.evidence.treatment} came more than an hour (or the closing_delay) after "
+                f"Events arrive late more often in one variant: {control_share} of "
+                f"{self.evidence.control_label} and {treatment_share} of "
+                f"{self.evidence.treatment_label} came more than an hour (or the closing_delay) after "
                 "they happened. The newest closed days may lack them: set a longer closing_delay."
             )
             yield Reason("delivery_differs", text)
@@ -919,11 +951,12 @@ class _DecisionRule:
                 # The mean is not known well yet, or no other relative margin of a mean of 0 would be better.
                 continue
             if not result.guardrail.can_be_crossed(result.control.mean) and result.margin is not None:
-                name = result.guardrail.name
+                name, texts = result.guardrail.name, self.evidence.texts
+                unit = metric_unit(name, texts)
                 margin, mean = format_changes(name, [result.margin, result.control.mean or 0.0])
                 text = (
-                    f"The guardrail on the {metric_label(name)} cannot fail: it allows a change of {margin}"
-                    f"{metric_unit(name)}, and {self.evidence.control} has {mean}{metric_unit(name)}. Set a smaller "
+                    f"The guardrail on the {metric_label(name, texts)} cannot fail: it allows a change of {margin}"
+                    f"{unit}, and {self.evidence.control_label} has {mean}{unit}. Set a smaller "
                     f"{'relative_margin' if result.guardrail.is_relative else 'margin, or a relative_margin'}."
                 )
                 yield Reason("guardrail_idle", text)
@@ -947,9 +980,9 @@ class _DecisionRule:
         low, high = format_changes(self.evidence.metric, [fall, rise])
         text = (
             f"{self.evidence.unit_noun.capitalize()}s who saw more than one variant are left out "
-            f"({_percent(control_share)} of {self.evidence.control}, {_percent(treatment_share)} of "
-            f"{self.evidence.treatment}). At worst, with the most extreme values, they would lower the effect "
-            f"by {low} or raise it by {high}{metric_unit(self.evidence.metric)}."
+            f"({_percent(control_share)} of {self.evidence.control_label}, {_percent(treatment_share)} of "
+            f"{self.evidence.treatment_label}). At worst, with the most extreme values, they would lower the effect "
+            f"by {low} or raise it by {high}{metric_unit(self.evidence.metric, self.evidence.texts)}."
         )
         yield Reason("left_out_students", text)
 
@@ -971,9 +1004,10 @@ class _DecisionRule:
         if live_bounds is None or closed_bounds is None:
             return
         if live_bounds[0] > closed_bounds[1] or live_bounds[1] < closed_bounds[0]:
+            metric, texts = self.evidence.metric, self.evidence.texts
             text = (
-                f"The effect over all responses so far ({_interval(self.evidence.metric, live)}) and the effect that "
-                f"decides ({_interval(self.evidence.metric, self.primary)}) exclude each other. Active "
+                f"The effect over all responses so far ({_interval(metric, live, texts)}) and the effect that "
+                f"decides ({_interval(metric, self.primary, texts)}) exclude each other. Active "
                 f"{self.evidence.unit_noun}s, or {self.evidence.unit_noun}s who came later, differ from the others."
             )
             yield Reason("live_disagrees", text)

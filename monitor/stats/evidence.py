@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from monitor.config import UNIT_FIELDS
+from monitor.config import NO_TEXTS, UNIT_FIELDS, DisplayTexts
 from monitor.days import UTC_ZONE, day_calendar
 from monitor.stats.argument_checks import check_level, check_non_negative, check_positive
 from monitor.stats.data_quality import DataQuality
@@ -149,6 +149,16 @@ class VerdictEvidence(msgspec.Struct, frozen=True):
         """The field with the id of the unit."""
         return UNIT_FIELDS.get(self.unit, self.unit)
 
+    @property
+    def control_label(self) -> str:
+        """The label of the control for readers."""
+        return self.texts.variant_label(self.control)
+
+    @property
+    def treatment_label(self) -> str:
+        """The label of the treatment for readers."""
+        return self.texts.variant_label(self.treatment)
+
     control: str
     """The name of the control variant."""
     treatment: str
@@ -226,3 +236,5 @@ class VerdictEvidence(msgspec.Struct, frozen=True):
     """How the experiment was changed while it ran, and which events are missing."""
     first_response_ms: int | None = None
     """The UTC hour of the first response, at its beginning; None without responses. Later changes saw data."""
+    texts: DisplayTexts = NO_TEXTS
+    """Labels and units of metrics, variants and kinds of feedback for the sentences of the verdict."""

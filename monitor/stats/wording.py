@@ -10,6 +10,7 @@ from monitor.config import (
     EMPTY_METRIC,
     LATENCY_ABOVE_PREFIX,
     LATENCY_METRIC,
+    NO_TEXTS,
     PER_STUDENT_PREFIX,
     RATED_SHARE_METRIC,
     RESPONSES_METRIC,
@@ -18,6 +19,7 @@ from monitor.config import (
     SESSIONS_METRIC,
     SESSIONS_WITH_PREFIX,
     SHARE_PREFIX,
+    DisplayTexts,
     is_proportion,
 )
 from monitor.stats.comparison import VariantComparison
@@ -62,41 +64,63 @@ _CONCLUSIONS: Final[Mapping[GuardrailState, str]] = {
 }
 
 
-def metric_label(name: str) -> str:
+def metric_label(name: str, texts: DisplayTexts = NO_TEXTS) -> str:
     """Return the name of a metric or guardrail metric for readers, for the middle of a sentence.
+
+    It is the label of the configuration, otherwise a phrase with the label of the kind of feedback.
 
     >>> metric_label("share:escalated"), metric_label("share:csat>=4"), metric_label("dcg@5")
     ("share of responses with feedback 'escalated'", "share of responses with feedback 'csat' of at least 4", 'dcg@5')
     >>> metric_label("score:csat"), metric_label("sum:watched_minutes"), metric_label("rated_share")
     ("mean score of 'csat'", "sum of 'watched_minutes' per response", 'share of rated responses')
     """
+    if label := texts.metric_text(name).label:
+        return label
     prefix, _, parameter = name.partition(":")
     if name.startswith(SHARE_PREFIX):
         kind, _, threshold = parameter.partition(">=")
-        return f"share of responses with feedback '{kind}'" + (f" of at least {threshold}" if threshold else "")
+        return f"share of responses with feedback '{texts.kind_label(kind)}'" + (
+            f" of at least {threshold}" if threshold else ""
+        )
     pattern = _PATTERNS.get(f"{prefix}:") if parameter else None
-    return _LABELS.get(name, name) if pattern is None else pattern.format(parameter)
+    if pattern is None:
+        return _LABELS.get(name, name)
+    is_of_kind = prefix in {"score", "sum"}
+    return pattern.format(
+        texts.kind_label(parameter) if is_of_kind else texts.metric_text(parameter).label or parameter
+    )
 
 
-def capitalized_metric_label(name: str) -> str:
+def capitalized_metric_label(name: str, texts: DisplayTexts = NO_TEXTS) -> str:
     """Return the label of a metric for the start of a sentence; names of metrics stay as they are.
+
+    So do first words with a capital letter, such as eNPS.
 
     >>> capitalized_metric_label("latency_ms"), capitalized_metric_label("ndcg@5")
     ('Mean latency', 'ndcg@5')
     """
-    label = metric_label(name)
-    return label if label == name else label[0].upper() + label[1:]
+    label = metric_label(name, texts)
+    is_name = label == name or not label.split()[0].islower()
+    return label if is_name else label[0].upper() + label[1:]
 
 
-def metric_unit(name: str) -> str:
+def metric_unit(name: str, texts: DisplayTexts = NO_TEXTS) -> str:
     """Return the unit of a change of a metric, with a space before; empty for metrics without a unit.
+
+    The unit of the configuration replaces the default one, except for shares.
 
     >>> metric_unit("rated_share"), metric_unit("latency_ms"), metric_unit("dcg@5")
     (' percentage points', ' ms', '')
     """
     if is_proportion(name):
         return " percentage points"
-    return _UNITS.get(name, "")
+    return _configured_unit(name, texts) or _UNITS.get(name, "")
+
+
+def _configured_unit(name: str, texts: DisplayTexts) -> str:
+    """Return the unit of the configuration with a space before; empty without one."""
+    unit = texts.metric_text(name).unit
+    return f" {unit}" if unit else ""
 
 
 def format_changes(metric: str, values: Sequence[float], *, sign: bool = False) -> list[str]:
@@ -126,7 +150,7 @@ def _count_decimals(values: Iterable[float]) -> int:
     return decimals
 
 
-def format_amount(metric: str, value: float, *, sign: bool = False) -> str:
+def format_amount(metric: str, value: float, texts: DisplayTexts = NO_TEXTS, *, sign: bool = False) -> str:
     """Return an amount by which a metric may change, in the metric's unit, rounded for readers.
 
     `sign` adds a plus sign to positive numbers.
@@ -136,29 +160,29 @@ def format_amount(metric: str, value: float, *, sign: bool = False) -> str:
     """
     amount = 100 * value if is_proportion(metric) else value
     number = f"{amount:{'+' if sign else ''}{'.4g' if abs(amount) < _LARGE_AMOUNT else '.0f'}}"
-    return number.replace("-", _MINUS) + metric_unit(metric)
+    return number.replace("-", _MINUS) + metric_unit(metric, texts)
 
 
-def format_mean(metric: str, mean: float) -> str:
-    """Return the mean of a metric with its unit: per cent for shares, ms for latencies, otherwise none.
+def format_mean(metric: str, mean: float, texts: DisplayTexts = NO_TEXTS) -> str:
+    """Return the mean of a metric with its unit: per cent for shares, ms for latencies, otherwise the configured one.
 
     >>> [format_mean(name, 0.12345) for name in ("share:liked", "latency_ms", "score:csat")]
     ['12.35 %', '0.1 ms', '0.1235']
     """
     if is_proportion(metric):
         return f"{100 * mean:.2f} %"
-    return f"{mean:.1f} ms" if metric == LATENCY_METRIC else f"{mean:.4f}"
+    return f"{mean:.1f} ms" if metric == LATENCY_METRIC else f"{mean:.4f}{_configured_unit(metric, texts)}"
 
 
-def format_difference(metric: str, difference: float, *, sign: bool = False) -> str:
-    """Return a difference of two means with its unit for tables: points for shares, ms for latencies, otherwise none.
+def format_difference(metric: str, difference: float, texts: DisplayTexts = NO_TEXTS, *, sign: bool = False) -> str:
+    """Return a difference of two means with its unit for tables: points for shares, ms for latencies.
 
-    `sign` adds a plus sign to positive numbers.
+    The unit of other metrics is the configured one, if any. `sign` adds a plus sign to positive numbers.
 
     >>> format_difference("share:liked", 0.012, sign=True), format_difference("latency_ms", -20.25)
     ('+1.20 points', '−20.2 ms')
     """
-    scale, decimals, unit = 1.0, 4, ""
+    scale, decimals, unit = 1.0, 4, _configured_unit(metric, texts)
     if is_proportion(metric):
         scale, decimals, unit = 100.0, 2, " points"
     elif metric == LATENCY_METRIC:
@@ -176,38 +200,40 @@ def format_level(alpha: float) -> str:
     return f"{100 * (1 - alpha):.4g} %"
 
 
-def describe_change(metric: str, comparison: VariantComparison, *, lower_is_better: bool = False) -> str:
+def describe_change(
+    metric: str, comparison: VariantComparison, texts: DisplayTexts = NO_TEXTS, *, lower_is_better: bool = False
+) -> str:
     """Return a phrase with the effect on a metric, the confidence level and the interval.
 
     The verb follows from the interval: "improved" above 0 ("rose" if lower values are better), "fell" below 0,
     "changed" otherwise.
     """
     effect, lower, upper = comparison.difference.effect, comparison.lower, comparison.upper
-    unit = metric_unit(metric)
+    label, unit = metric_label(metric, texts), metric_unit(metric, texts)
     if effect is None:
-        return f"the effect on {metric_label(metric)} is not known yet"
+        return f"the effect on {label} is not known yet"
     if lower is None or upper is None:
         (change,) = format_changes(metric, [effect], sign=True)
-        return f"{metric_label(metric)} changed by {change}{unit} (too few data for a confidence sequence)"
+        return f"{label} changed by {change}{unit} (too few data for a confidence sequence)"
     level = f"{format_level(comparison.alpha)} confidence sequence"
     if lower <= 0 <= upper:
         change, low, high = format_changes(metric, [effect, lower, upper], sign=True)
-        return f"{metric_label(metric)} changed by {change}{unit} ({level} {low} to {high})"
+        return f"{label} changed by {change}{unit} ({level} {low} to {high})"
     rise = "rose" if lower_is_better else "improved"
     verb, direction = (rise, 1) if lower > 0 else ("fell", -1)
     bounds = sorted((direction * lower, direction * upper))
     change, low, high = format_changes(metric, [direction * effect, *bounds])
-    return f"{metric_label(metric)} {verb} by {change}{unit} ({level} {low} to {high})"
+    return f"{label} {verb} by {change}{unit} ({level} {low} to {high})"
 
 
-def describe_guardrail(result: GuardrailResult) -> str:
+def describe_guardrail(result: GuardrailResult, texts: DisplayTexts = NO_TEXTS) -> str:
     """Return a sentence with the bounds of a guardrail's change, the allowed change, and the state."""
     guardrail, least, most = result.guardrail, result.least_harm, result.most_harm
-    name, unit, harm_rises = guardrail.name, metric_unit(guardrail.name), guardrail.harmful_direction == "up"
+    name, unit, harm_rises = guardrail.name, metric_unit(guardrail.name, texts), guardrail.harmful_direction == "up"
     verb, noun = ("rose", "increase") if harm_rises else ("fell", "decrease")
     if most is None:
         (allowed,) = format_changes(name, [result.margin or 0.0])
-        return f"The {metric_label(name)} has no bounds yet; the allowed {noun} is {allowed}{unit}{_OPEN}."
+        return f"The {metric_label(name, texts)} has no bounds yet; the allowed {noun} is {allowed}{unit}{_OPEN}."
     if most <= 0:
         change = "did not rise" if harm_rises else "did not fall"
         (allowed,) = format_changes(name, [result.margin or 0.0])
@@ -224,4 +250,4 @@ def describe_guardrail(result: GuardrailResult) -> str:
         *_, allowed = format_changes(name, [*bounds, result.margin or 0.0])
         change = f"changed by {low} to {high}{unit}"
     allowance = f"the allowed {noun} is {allowed}{'' if is_proportion(name) and unit in change else unit}"
-    return f"{capitalized_metric_label(name)} {change}; {allowance}{_CONCLUSIONS[result.state]}."
+    return f"{capitalized_metric_label(name, texts)} {change}; {allowance}{_CONCLUSIONS[result.state]}."

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from monitor.analysis import Analysis, StatePeriod, list_verdict_history
 from monitor.clock import DAY_MS, HOUR_MS
-from monitor.config import LATENCY_METRIC, ExperimentSettings, is_proportion
+from monitor.config import LATENCY_METRIC, DisplayTexts, ExperimentSettings, is_proportion
 from monitor.export import (
     ABSENT_TEXT,
     COUNT_EXPLANATION,
@@ -108,7 +108,7 @@ def describe_experiment(
     `now_ms` adds the age of the newest event. `freshness` is that of the experiment's newest event, None if unknown.
     `has_data_problems` is whether many events of the service do not count.
     """
-    summary, settings = report.summary, report.settings
+    summary, settings, texts = report.summary, report.settings, report.settings.texts
     verdicts, history = report.latest_analysis.verdicts, list_verdict_history(summary, report.snapshots)
     charted = report if chart_range is None else chart_range.cut(report)
     min_students = max(report.min_students, 1)
@@ -134,14 +134,13 @@ def describe_experiment(
         ],
         "treatments": [_treatment_context(charted, report, *treatment) for treatment in verdicts.items()],
         "metric_rows": [row for name, verdict in verdicts.items() for row in metric_rows(report, name, verdict)],
-        "primary_label": capitalized_metric_label(settings.primary),
+        "primary_label": capitalized_metric_label(settings.primary, texts),
+        "labels": {name: texts.variant_label(name) for name in settings.variants},
         "lower_is_better": settings.primary in summary.lower_is_better,
         "axis_unit": " (ms)" if settings.primary == LATENCY_METRIC else "",
         "meets_min_students": partial(_meets_min_students, report),
-        "format_mean": format_optional_mean,
-        "format_difference": format_optional_difference,
-        "format_amount": format_amount,
-        "metric_label": metric_label,
+        "format_amount": partial(format_amount, texts=texts),
+        "metric_label": partial(metric_label, texts=texts),
         "student_count_chart": charts.student_count_chart(charted),
         "split": _split_context(report),
         "crossovers": summary.crossovers,
@@ -163,7 +162,11 @@ def describe_experiment(
         "items_page": None,
         "count_explanation": COUNT_EXPLANATION,
         "state_changes": [
-            {"name": name, "rows": rows[-_MAX_STATE_CHANGES:], "omitted_count": max(len(rows) - _MAX_STATE_CHANGES, 0)}
+            {
+                "label": texts.variant_label(name),
+                "rows": rows[-_MAX_STATE_CHANGES:],
+                "omitted_count": max(len(rows) - _MAX_STATE_CHANGES, 0),
+            }
             for name, periods in history.items()
             if (rows := list(_state_changes(report, name, periods)))
         ],
@@ -216,19 +219,20 @@ def describe_disagreements(
     normalized_metrics = [name for name, measure in measures.items() if measure == "ndcg"]
     gain_metrics = [name for name, measure in measures.items() if measure in {"cg", "dcg"}]
     gain_metrics = [settings.primary] if settings.primary in gain_metrics else gain_metrics
-    disagreements = {}
+    disagreements, texts = {}, settings.texts
     for normalized, gain in product(normalized_metrics, gain_metrics):
         pair = comparisons[normalized], comparisons[gain]
         significant_count = sum(map(_excludes_zero, pair))
         if _effect_sign(pair[0]) * _effect_sign(pair[1]) < 0 and significant_count:
-            movements = f"{_describe_movement(normalized, pair[0])}, {_describe_movement(gain, pair[1])}."
+            movements = f"{_describe_movement(normalized, pair[0], texts)}, {_describe_movement(gain, pair[1], texts)}."
             contradictory = significant_count == len(pair)
             sentence = (
                 f"disagree: {movements} {_explain_disagreement(settings, gain)}"
                 if contradictory
                 else f"differ: {movements}"
             )
-            disagreements[f"{normalized} and {gain} {sentence}"] = contradictory
+            titles = f"{texts.metric_title(normalized)} and {texts.metric_title(gain)}"
+            disagreements[f"{titles} {sentence}"] = contradictory
     return disagreements
 
 
@@ -242,22 +246,23 @@ def _excludes_zero(comparison: VariantComparison) -> bool:
     return lower is not None and upper is not None and (lower > 0 or upper < 0)
 
 
-def _describe_movement(name: str, comparison: VariantComparison) -> str:
+def _describe_movement(name: str, comparison: VariantComparison, texts: DisplayTexts) -> str:
+    title, direction = texts.metric_title(name), "higher" if _effect_sign(comparison) > 0 else "lower"
     if comparison.lower is None:
-        return (
-            f"{name} is {'higher' if _effect_sign(comparison) > 0 else 'lower'}, with too few students for an interval"
-        )
-    bounds = " to ".join(format_optional_difference(name, bound) for bound in (comparison.lower, comparison.upper))
+        return f"{title} is {direction}, with too few students for an interval"
+    bounds = " to ".join(
+        format_optional_difference(name, bound, texts) for bound in (comparison.lower, comparison.upper)
+    )
     if not _excludes_zero(comparison):
-        return f"{name} has no clear change ({bounds})"
-    return f"{name} is {'higher' if _effect_sign(comparison) > 0 else 'lower'} ({bounds})"
+        return f"{title} has no clear change ({bounds})"
+    return f"{title} is {direction} ({bounds})"
 
 
 def _explain_disagreement(settings: ExperimentSettings, gain: str) -> str:
     if settings.ideal == "shown":
         return (
             "nDCG compares each response with the best order of its own videos (ideal: shown), so a variant that finds "
-            f"fewer good videos can have a higher nDCG. Use {gain}."
+            f"fewer good videos can have a higher nDCG. Use {settings.texts.metric_title(gain)}."
         )
     return "Check the cuts of both metrics: with the same cut, they order single responses in the same way."
 
@@ -358,10 +363,12 @@ def _guardrail_row(report: ReportData, treatment: str, result: GuardrailResult) 
     """Return the row of a guardrail; the interval has the two bounds of its change, which the margin is compared to."""
     least, most = result.least_harm, result.most_harm
     bounds = (least, most) if result.guardrail.harmful_direction == "up" else (_negated(most), _negated(least))
-    state = GUARDRAIL_STATES[result.state]
+    state, texts = GUARDRAIL_STATES[result.state], report.settings.texts
     noun = "rise" if result.guardrail.harmful_direction == "up" else "fall"
     allowed = (
-        "" if result.margin is None else f" (allowed {noun} {format_amount(result.guardrail.name, result.margin)})"
+        ""
+        if result.margin is None
+        else f" (allowed {noun} {format_amount(result.guardrail.name, result.margin, texts)})"
     )
     row = _comparison_row(
         report,
@@ -394,31 +401,32 @@ def _comparison_row(
     absolute_bounds: tuple[float | None, float | None] | None = None,
 ) -> MetricRow:
     control, treated, effect = comparison.control, comparison.treatment, comparison.difference.effect
+    texts = report.settings.texts
     if isinstance(comparison, VariantComparison):
         absolute_bounds = comparison.lower, comparison.upper
     is_hidden = not meets_min_students(comparison, max(report.min_students, 1))
     is_uncertain = min(control.units, treated.units) < MIN_UNITS_FOR_INTERVAL
-    unit = " points" if is_proportion(metric) else metric_unit(metric)
+    unit = " points" if is_proportion(metric) else metric_unit(metric, texts)
     absolute = absolute_interval = relative = relative_interval = ABSENT_TEXT
     if not is_hidden and not is_uncertain and effect is not None:
         lower, upper = absolute_bounds or (None, None)
         known = [value for value in (effect, lower, upper) if value is not None]
-        texts = iter(format_changes(metric, known, sign=True))
-        absolute = f"{next(texts)}{unit}"
+        changes = iter(format_changes(metric, known, sign=True))
+        absolute = f"{next(changes)}{unit}"
         if lower is not None and upper is not None:
-            absolute_interval = f"{next(texts)} to {next(texts)}{unit}"
+            absolute_interval = f"{next(changes)} to {next(changes)}{unit}"
         elif upper is not None:
-            absolute_interval = f"at most {next(texts)}{unit}"
+            absolute_interval = f"at most {next(changes)}{unit}"
         relative = _format_change(comparison.difference.relative_effect)
         if None not in relative_bounds:
             relative_interval = " to ".join(map(_format_change, relative_bounds))
     return MetricRow(
         metric=metric,
-        label=capitalized_metric_label(metric),
-        treatment=treatment,
+        label=capitalized_metric_label(metric, texts),
+        treatment=texts.variant_label(treatment),
         role=role,
-        control_mean=format_optional_mean(metric, None if is_hidden else control.mean),
-        treatment_mean=format_optional_mean(metric, None if is_hidden else treated.mean),
+        control_mean=format_optional_mean(metric, None if is_hidden else control.mean, texts),
+        treatment_mean=format_optional_mean(metric, None if is_hidden else treated.mean, texts),
         relative=relative,
         relative_interval=relative_interval,
         absolute=absolute,
@@ -441,12 +449,13 @@ def _treatment_context(charted: ReportData, report: ReportData, name: str, verdi
     criteria = verdict.evidence.criteria
     return {
         "name": name,
+        "label": report.settings.texts.variant_label(name),
         "effect_chart": charts.effect_chart(charted, name, verdict),
         "has_live_effect": sum(point.value is not None for point in charts.live_effect_line(charted, name).points) > 1,
         "effect_rows": [_effect_cells(report, analysis, name) for analysis in report.interim_analyses],
         "level": format_level(verdict.primary.alpha),
         "margin": criteria.margin,
-        "mde": format_amount(verdict.evidence.metric, criteria.mde),
+        "mde": format_amount(verdict.evidence.metric, criteria.mde, report.settings.texts),
         "guardrails": [
             _guardrail_context(charted, report, name, index, result) for index, result in enumerate(verdict.guardrails)
         ],
@@ -476,7 +485,7 @@ def _effect_cells(report: ReportData, analysis: Analysis, treatment: str) -> lis
         _format_change(relative),
         ABSENT_TEXT if None in bounds else " to ".join(map(_format_change, bounds)),
         *(
-            format_optional_mean(metric, arm.mean if is_displayed else None)
+            format_optional_mean(metric, arm.mean if is_displayed else None, report.settings.texts)
             for arm in (primary.control, primary.treatment)
         ),
         f"{format_count(primary.control.units)} + {format_count(primary.treatment.units)}",
@@ -486,19 +495,19 @@ def _effect_cells(report: ReportData, analysis: Analysis, treatment: str) -> lis
 def _guardrail_context(
     charted: ReportData, report: ReportData, name: str, guardrail_index: int, result: GuardrailResult
 ) -> dict[str, Any]:
-    guardrail, is_displayed = result.guardrail, report.is_displayed(result)
-    title = capitalized_metric_label(guardrail.name)
+    guardrail, is_displayed, texts = result.guardrail, report.is_displayed(result), report.settings.texts
+    title = capitalized_metric_label(guardrail.name, texts)
     return {
         "title": title,
         "name": f"{title} must not {'rise' if guardrail.harmful_direction == 'up' else 'fall'}",
         "state": GUARDRAIL_STATES[result.state],
         "tone": _GUARDRAIL_TONES.get(result.state, "open"),
-        "sentence": describe_guardrail(result)
+        "sentence": describe_guardrail(result, texts)
         if is_displayed
-        else f"The {metric_label(guardrail.name)} is hidden: too few students.",
-        "control": format_optional_mean(guardrail.name, result.control.mean if is_displayed else None),
-        "treatment": format_optional_mean(guardrail.name, result.treatment.mean if is_displayed else None),
-        "margin": format_optional_difference(guardrail.name, result.margin, sign=False),
+        else f"The {metric_label(guardrail.name, texts)} is hidden: too few students.",
+        "control": format_optional_mean(guardrail.name, result.control.mean if is_displayed else None, texts),
+        "treatment": format_optional_mean(guardrail.name, result.treatment.mean if is_displayed else None, texts),
+        "margin": format_optional_difference(guardrail.name, result.margin, texts, sign=False),
         "chart": charts.guardrail_chart(charted, name, guardrail_index),
     }
 
@@ -517,12 +526,12 @@ def _subgroups_context(report: ReportData, title: str, segments: Sequence[Segmen
 
 def _subgroup_row(report: ReportData, segment: SegmentComparison) -> dict[str, Any]:
     """Return a row of a subgroup; an effect without an interval would look certain, so it is left out."""
-    comparison, metric = segment.comparison, report.settings.primary
+    comparison, metric, texts = segment.comparison, report.settings.primary, report.settings.texts
     effect, lower, upper = comparison.difference.effect, comparison.lower, comparison.upper
     students = comparison.control.units, comparison.treatment.units
     row = {"name": segment.name, "students": students, "is_shown": segment.discovered, "effect": None, "interval": None}
     if _meets_min_students(report, comparison) and effect is not None and lower is not None and upper is not None:
-        unit = " points" if is_proportion(metric) else metric_unit(metric)
+        unit = " points" if is_proportion(metric) else metric_unit(metric, texts)
         change, low, high = format_changes(metric, [effect, lower, upper], sign=True)
         row |= {"effect": f"{change}{unit}", "interval": f"{low} to {high}{unit}"}
     return row
@@ -574,7 +583,7 @@ def _state_changes(report: ReportData, treatment: str, periods: Sequence[StatePe
     for period in periods:
         was_displayed = report.was_displayed(treatment, period.since_ms)
         effect_cells = [
-            format_optional_difference(report.settings.primary, value if was_displayed else None)
+            format_optional_difference(report.settings.primary, value if was_displayed else None, report.settings.texts)
             for value in period.effect
         ]
         yield [period.since_ms, STATE_TITLES[period.state], *effect_cells]

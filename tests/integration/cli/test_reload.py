@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,7 @@ from tests.support.command import (
     eventually,
     get,
     service,
+    status,
     write_config,
 )
 from tests.support.http_client import Answer, ask
@@ -110,3 +113,32 @@ def test_a_running_service_reads_changed_files_and_keeps_its_experiments_if_they
     assert process.returncode == 0
     assert "Traceback" not in log.read_text()
     assert ab_monitor("check", "--config", worker.directory).returncode == 0
+
+
+def test_changed_texts_for_readers_take_effect_without_a_new_definition(worker: _Worker, tmp_path: Path) -> None:
+    """Pages, JSON and commands show them. Nothing is filled again, and no verdict names the change."""
+    texts = 'owner = "Ada"\n[experiments.texts.metrics."dcg@5"]\nlabel = "Answer quality"\n'
+    experiment_path = "/api/experiments/ranker"
+    with service(worker.directory, tmp_path / "log", environ={"ABMONITOR_HTTP_TOKEN": _TOKEN}):
+        eventually("the service is ready", worker.is_ready)
+        before = json.loads(ask(worker.port, experiment_path, headers=_HEADERS).body)
+        assert (before["owner"], before["texts"]) == (None, {})
+
+        worker.write_experiment("ranker", texts)
+        assert worker.reload().status == 200
+
+        def labeled() -> dict[str, Any] | None:
+            answer = ask(worker.port, experiment_path, headers=_HEADERS)
+            content: dict[str, Any] = json.loads(answer.body) if answer.status == 200 else {}
+            return content if content.get("owner") == "Ada" else None
+
+        after = eventually("the changed texts are shown", labeled)
+        assert after["texts"] == {"metrics": {"dcg@5": {"label": "Answer quality"}}}
+        assert after["declaration"] == before["declaration"]
+        assert after["declaration"]["definition_version"] == 1
+        assert after["declaration"]["changes"] == []
+        assert status(worker.directory)["experiments"]["ranker"]["texts"] == after["texts"]
+
+        worker.write_experiment("ranker", texts.replace("dcg@5", "dcg@55"))
+        message = 'experiments.ranker.texts.metrics.dcg@55: got "dcg@55", expected a metric of the experiment: dcg@5, '
+        assert worker.reload().body.decode().startswith(message)

@@ -491,9 +491,7 @@ class TestVerdicts:
         states: tuple[VerdictState, ...] = "ship", "continue", "ship"
         effect = 0.2, 0.1, 0.3
         snapshots = {
-            hour: ExperimentSnapshot(
-                "dcg@5", 0, {}, {"treatment": TreatmentSnapshot(state, (0.2, 0.1, 0.3), (0, 0, 0))}
-            )
+            hour: ExperimentSnapshot("dcg@5", 0, {}, {"treatment": TreatmentSnapshot(state, effect, effect)})
             for hour, state in enumerate(states)
         }
         page = re.sub("</?time.*?>", "", render_experiment(summary, snapshots=snapshots))

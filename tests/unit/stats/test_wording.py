@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import pytest
 
+from monitor.config import DisplayText, DisplayTexts
 from monitor.stats import (
     Estimate,
     Guardrail,
     GuardrailResult,
+    capitalized_metric_label,
     compare_variants,
     describe_change,
     describe_guardrail,
     evaluate_guardrail,
+    format_amount,
+    format_difference,
+    format_mean,
+    metric_label,
+    metric_unit,
 )
 from monitor.stats.estimates import estimate_effect
 from monitor.stats.guardrails import GuardrailState
@@ -102,3 +109,58 @@ def test_a_real_result_without_students_is_unknown() -> None:
     result = evaluate_guardrail(ESCALATED, Estimate(10, 0.1, 0.01), Estimate(10, 0.1, 0.01), alpha=0.05)
     assert result.state == "unknown"
     assert "has no bounds yet" in describe_guardrail(result)
+
+
+TEXTS = DisplayTexts(
+    metrics={
+        "dcg@5": DisplayText("answer quality", "points"),
+        "share:escalated": DisplayText("eCalls"),
+        "rated_share": DisplayText("share of answers with stars"),
+        "sum:minutes": DisplayText(unit="min"),
+        "return_days": DisplayText("days back", "visits"),
+    },
+    kinds={"csat": DisplayText("satisfaction"), "minutes": DisplayText("minutes watched")},
+)
+
+
+@pytest.mark.parametrize(
+    ("metric", "label", "capitalized"),
+    [
+        ("dcg@5", "answer quality", "Answer quality"),
+        ("ndcg@5", "ndcg@5", "ndcg@5"),
+        ("share:escalated", "eCalls", "eCalls"),
+        ("share:csat>=4", "share of responses with feedback 'satisfaction' of at least 4", None),
+        ("score:csat", "mean score of 'satisfaction'", None),
+        ("sum:minutes", "sum of 'minutes watched' per response", None),
+        ("per_student:dcg@5", "sum of answer quality per student", None),
+        ("sessions_with:ndcg@5", "share of sessions with ndcg@5 above 0", None),
+        ("latency_ms", "mean latency", "Mean latency"),
+    ],
+)
+def test_a_configured_label_replaces_the_name_of_a_metric_or_kind(
+    metric: str, label: str, capitalized: str | None
+) -> None:
+    """At the start of a sentence, a first word without capital letters gets one."""
+    assert metric_label(metric, TEXTS) == label
+    assert capitalized_metric_label(metric, TEXTS) == (capitalized or label[0].upper() + label[1:])
+
+
+def test_a_configured_unit_replaces_the_default_one_but_not_that_of_shares() -> None:
+    """Shares are scaled to per cent, so their unit is fixed."""
+    units = {name: metric_unit(name, TEXTS) for name in ("dcg@5", "return_days", "rated_share", "latency_ms")}
+    expected = {"dcg@5": " points", "return_days": " visits", "rated_share": " percentage points", "latency_ms": " ms"}
+    assert units == expected
+    assert format_amount("dcg@5", 0.4, TEXTS, sign=True) == "+0.4 points"
+    assert format_mean("sum:minutes", 12.5, TEXTS) == "12.5000 min"
+    assert format_difference("dcg@5", -0.25, TEXTS, sign=True) == "−0.2500 points"
+    assert format_difference("share:liked", 0.012, TEXTS, sign=True) == "+1.20 points"
+
+
+def test_sentences_on_changes_and_guardrails_have_labels_and_units() -> None:
+    """As those without labels."""
+    comparison = compare_variants(Estimate(500, 1.0, 1e-4), Estimate(500, 1.4, 1e-4), alpha=0.05, mde=0.1)
+    sentence = describe_change("dcg@5", comparison, TEXTS)
+    assert sentence.startswith("answer quality improved by 0.400 points (95 % confidence sequence ")
+    assert describe_guardrail(_result(RATED, 0.001, 0.002, "tolerable"), TEXTS).startswith(
+        "Share of answers with stars fell by 0.1 to 0.2 percentage points; "
+    )
