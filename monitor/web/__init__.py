@@ -3,9 +3,11 @@
 - `server`, `http_connections`: uvicorn in a background thread, with limits of connections and times
 - `routes`, `pages`: the Starlette application, and what all pages share
 - `list_page`, `experiment_page`, `service_page`, `glossary`: the content of the pages
-- `experiment_view`, `experiment_report`, `experiment_charts`, `charts`: what page and report of an experiment share
+- `experiment_view`, `experiment_report`: what the page and the report of an experiment share; the report file
+- `chart_specs`, `experiment_charts`: Vega-Lite specifications; the macro `chart` of `templates/charts.html` writes them
 - `evaluation_report`: the report on an offline evaluation
-- `templates/`, `static/`: Jinja templates, and the style and script of the pages
+- `standalone`: scripts and styles inside of a report, which is a single file
+- `templates/`, `static/`: Jinja templates, styles and scripts; `charts.js` is made from `deploy/charts`
 """
 
 from __future__ import annotations

@@ -2,36 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from monitor.analysis import Analysis, DecayedMeanSnapshot
 from monitor.clock import HOUR_MS
-from monitor.config import is_proportion
-from monitor.export import ReportData, decay_label
+from monitor.config import LATENCY_METRIC, is_proportion
+from monitor.export import GUARDRAIL_STATES, ReportData, decay_label
 from monitor.stats import (
     GuardrailResult,
+    GuardrailState,
     SegmentComparison,
     VariantComparison,
     Verdict,
+    capitalized_metric_label,
     decay_band_multiplier,
+    format_amount,
     metric_label,
 )
-from monitor.web.charts import ForestRow, Line, Point, ReferenceLine, forest_plot_svg, line_chart_svg
+from monitor.web.chart_specs import (
+    ChartSpec,
+    EventMark,
+    ForestRow,
+    GuardrailBar,
+    Line,
+    Point,
+    ReferenceLine,
+    Tone,
+    Unit,
+    forest_plot_spec,
+    guardrail_bars_spec,
+    time_chart_spec,
+)
 
-_TREATMENT_STYLE_COUNT: Final = 6
 _MIN_BAND_RESPONSES: Final = 50
 """Effective responses. Below this, a decayed mean leaves its band far more often than the band's level."""
+_HARM_COLOR: Final = 2
+_GUARDRAIL_TONES: Final[Mapping[GuardrailState, Tone]] = {"held": "good", "crossed": "bad"}
+"""State of a guardrail → colour of its bar; open for all other states."""
 
 
-def legend_entries(report: ReportData) -> list[tuple[str, str]]:
-    """Return (variant, CSS class of the line) of all variants, the control first."""
-    control = report.settings.control
-    treatments = [name for name in report.summary.variants if name != control]
-    return [
-        (control, "v0"),
-        *((name, f"v{1 + index % _TREATMENT_STYLE_COUNT}") for index, name in enumerate(treatments)),
-    ]
+def value_unit(metric: str) -> Unit:
+    """Return the unit of a metric's values."""
+    return "%" if is_proportion(metric) else "ms" if metric == LATENCY_METRIC else ""
+
+
+def difference_unit(metric: str) -> Unit:
+    """Return the unit of differences of a metric's values."""
+    return "percentage points" if is_proportion(metric) else value_unit(metric)
+
+
+def variant_colors(report: ReportData) -> list[tuple[str, int]]:
+    """Return (variant, colour of its lines) of all variants, the control first with colour 0."""
+    return [(name, index) for index, (name, _) in enumerate(report.summary.variants_control_first())]
 
 
 def live_effect_line(report: ReportData, treatment: str) -> Line:
@@ -45,25 +68,36 @@ def live_effect_line(report: ReportData, treatment: str) -> Line:
         Point(at_ms, snapshot.live[0] if report.was_displayed(treatment, at_ms) else None)
         for at_ms, snapshot in treatment_snapshots
     ]
-    return Line("all responses", "live", points, band=False)
+    return Line("all responses so far, approximate", points, 0, "dotted", band=False)
 
 
-def effect_chart(report: ReportData, treatment: str, verdict: Verdict) -> str | None:
-    """Return the SVG of the effect on the primary metric over time, with bounds; None without any value."""
+def effect_chart(report: ReportData, treatment: str, verdict: Verdict) -> ChartSpec | None:
+    """Return the chart of the effect on the primary metric over time, with bounds; None without any value."""
     criteria, gain_sign = verdict.evidence.criteria, -1 if verdict.evidence.lower_is_better else 1
     reference_lines = [
-        ReferenceLine("no difference", 0.0, "zero"),
-        ReferenceLine("smallest effect of interest", gain_sign * criteria.mde),
+        ReferenceLine(0.0),
+        ReferenceLine(gain_sign * criteria.mde, "smallest effect of interest"),
     ]
     if criteria.margin:
-        reference_lines.append(ReferenceLine("allowed loss", -gain_sign * criteria.margin))
+        reference_lines.append(ReferenceLine(-gain_sign * criteria.margin, "allowed loss", is_limit=True))
     points = [_effect_point(report, analysis, treatment) for analysis in report.interim_analyses]
-    return line_chart_svg(
+    return time_chart_spec(
         f"effect of {treatment} on {metric_label(report.settings.primary)} over time",
-        [Line("effect", "treatment", points), live_effect_line(report, treatment)],
-        reference_lines,
-        percent=is_proportion(report.settings.primary),
+        [Line("effect per student", points), live_effect_line(report, treatment)],
+        reference_lines=reference_lines,
+        events=_share_changes(report),
+        unit=difference_unit(report.settings.primary),
+        signed=True,
+        value_title="effect",
+        zone=report.settings.day_zone,
     )
+
+
+def _share_changes(report: ReportData) -> list[EventMark]:
+    """Return the changes of the intended shares after the first day, until the newest event."""
+    first_ms = report.daily_splits[0].as_of_ms if report.daily_splits else report.as_of_ms
+    times = [allocation.from_ms for allocation in report.settings.decision.allocations]
+    return [EventMark(at_ms, "share change") for at_ms in times if first_ms <= at_ms <= report.as_of_ms]
 
 
 def _effect_point(report: ReportData, analysis: Analysis, treatment: str) -> Point:
@@ -81,8 +115,34 @@ def observed_harm(result: GuardrailResult) -> float | None:
     return None if difference is None else difference if result.guardrail.harmful_direction == "up" else -difference
 
 
-def guardrail_chart(report: ReportData, treatment: str, guardrail_index: int) -> str | None:
-    """Return the SVG of the harm on a guardrail over time, with bounds and margin; None without any value."""
+def guardrail_bars_chart(report: ReportData, treatment: str, verdict: Verdict) -> ChartSpec | None:
+    """Return the harm on all guardrails against their margins; None without a guardrail with bounds and a margin."""
+    bars = [
+        GuardrailBar(
+            label=capitalized_metric_label(result.guardrail.name),
+            lower=result.least_harm,
+            upper=result.most_harm,
+            observed=observed_harm(result),
+            margin=result.margin,
+            tone=_GUARDRAIL_TONES.get(result.state, "open"),
+            state=GUARDRAIL_STATES[result.state],
+            interval=_describe_harm(result, result.least_harm, result.most_harm, result.margin),
+        )
+        for result in verdict.guardrails
+        if result.margin and result.least_harm is not None and result.most_harm is not None
+        if report.is_displayed(result)
+    ]
+    return guardrail_bars_spec(f"harm of {treatment} on guardrails, compared with the allowed harm", bars)
+
+
+def _describe_harm(result: GuardrailResult, least: float, most: float, margin: float) -> str:
+    name = result.guardrail.name
+    bounds = " to ".join(format_amount(name, bound, sign=True) for bound in (least, most))
+    return f"{bounds}, allowed {format_amount(name, margin)}"
+
+
+def guardrail_chart(report: ReportData, treatment: str, guardrail_index: int) -> ChartSpec | None:
+    """Return the chart of the harm on a guardrail over time, with bounds and margin; None without any value."""
     results = [
         (analysis.as_of_ms, analysis.verdicts[treatment].guardrails[guardrail_index])
         for analysis in report.interim_analyses
@@ -94,16 +154,27 @@ def guardrail_chart(report: ReportData, treatment: str, guardrail_index: int) ->
         for at_ms, result in results
     ]
     guardrail, margin = results[-1][1].guardrail, results[-1][1].margin
-    reference_lines = [ReferenceLine("no harm", 0.0, "zero")]
+    reference_lines = [ReferenceLine(0.0)]
     if margin is not None:
-        reference_lines.append(ReferenceLine("allowed harm", margin, "limit"))
-    title = f"harm of {treatment} on {metric_label(guardrail.name)} over time"
-    return line_chart_svg(title, [Line("harm", "harm", points)], reference_lines, percent=is_proportion(guardrail.name))
+        reference_lines.append(ReferenceLine(margin, "allowed harm", is_limit=True))
+    return time_chart_spec(
+        f"harm of {treatment} on {metric_label(guardrail.name)} over time",
+        [Line("harm", points, _HARM_COLOR)],
+        reference_lines=reference_lines,
+        events=_share_changes(report),
+        unit=difference_unit(guardrail.name),
+        signed=True,
+        value_title="harm",
+        zone=report.settings.day_zone,
+    )
 
 
 def subgroup_chart(
-    title: str, subgroups: Sequence[tuple[SegmentComparison, VariantComparison | None]], metric: str
-) -> str | None:
+    title: str,
+    subgroups: Sequence[tuple[SegmentComparison, VariantComparison | None]],
+    metric: str,
+    row_title: str = "subgroup",
+) -> ChartSpec | None:
     """Return the forest plot of the effects within subgroups; a subgroup without a comparison has only a name."""
     rows = []
     for segment, comparison in subgroups:
@@ -112,11 +183,11 @@ def subgroup_chart(
         effect = None if bounded is None else bounded.difference.effect
         bounds = (None, None) if bounded is None else (bounded.lower, bounded.upper)
         rows.append(ForestRow(segment.name, effect, *bounds, highlighted=segment.discovered))
-    return forest_plot_svg(title, rows, percent=is_proportion(metric))
+    return forest_plot_spec(title, rows, unit=difference_unit(metric), row_title=row_title)
 
 
-def student_share_chart(report: ReportData, treatment: str) -> str | None:
-    """Return the SVG of a variant's observed and intended share of students over time, a line per allocation phase."""
+def student_share_chart(report: ReportData, treatment: str) -> ChartSpec | None:
+    """Return the chart of a variant's observed and intended share of students, a line per allocation phase."""
     observed: list[Point] = []
     intended: list[Point] = []
     phase_count = 1
@@ -130,46 +201,73 @@ def student_share_chart(report: ReportData, treatment: str) -> str | None:
         if arm is not None and arm.observed is not None:
             observed.append(Point(split.as_of_ms, arm.observed, *arm.bounds()))
             intended.append(Point(split.as_of_ms, arm.intended))
-    lines = [Line("intended", "intended", intended, band=False), Line("observed", "treatment", observed)]
-    return line_chart_svg(f"share of students in {treatment} over time", lines, percent=True)
+    lines = [Line("observed", observed), Line("intended", intended, 0, "dashed", band=False)]
+    return time_chart_spec(
+        f"share of students in {treatment} over time",
+        lines,
+        events=_share_changes(report),
+        unit="%",
+        value_title="share",
+        zone=report.settings.day_zone,
+    )
 
 
-def student_count_chart(report: ReportData) -> str | None:
-    """Return the SVG of the cumulative number of students of each variant; None before the first student."""
+def student_count_chart(report: ReportData) -> ChartSpec | None:
+    """Return the chart of the cumulative number of students of each variant; None before the first student."""
     lines = [
-        Line(
-            name,
-            style,
-            [Point(split.as_of_ms, float(split.students[name])) for split in report.daily_splits],
-            band=False,
-        )
-        for name, style in legend_entries(report)
+        _variant_line(name, color, [Point(split.as_of_ms, split.students[name]) for split in report.daily_splits])
+        for name, color in variant_colors(report)
     ]
-    return line_chart_svg("students over time, by variant", lines, [ReferenceLine("none", 0.0, "zero")])
+    return time_chart_spec(
+        "students over time, by variant",
+        lines,
+        reference_lines=[ReferenceLine(0.0)],
+        value_title="students",
+        zone=report.settings.day_zone,
+    )
 
 
-def snapshot_charts(report: ReportData) -> Iterator[tuple[str, str]]:
-    """Yield (title, SVG) of the charts that only snapshots have data for; nothing with fewer than two snapshots."""
+def _variant_line(name: str, color: int, points: Sequence[Point], *, band: bool = False) -> Line:
+    return Line(name, points, color, "solid" if color else "dashed", band=band)
+
+
+def snapshot_charts(report: ReportData) -> Iterator[tuple[str, ChartSpec]]:
+    """Yield (title, chart) of the charts that only snapshots have data for; nothing with fewer than two snapshots."""
     if len(report.snapshots) > 1:
         snapshots = [(hour * HOUR_MS, snapshot) for hour, snapshot in report.snapshots.items()]
         response_lines, rated_lines = [], []
-        for name, style in legend_entries(report):
+        for name, color in variant_colors(report):
             variants = [(at_ms, snapshot.variants[name]) for at_ms, snapshot in snapshots if name in snapshot.variants]
-            response_lines.append(Line(name, style, [Point(at_ms, variant.responses) for at_ms, variant in variants]))
+            response_points = [Point(at_ms, variant.responses) for at_ms, variant in variants]
+            response_lines.append(_variant_line(name, color, response_points))
             rated_shares = [
                 (at_ms, variant.rated_responses / variant.responses) for at_ms, variant in variants if variant.responses
             ]
-            rated_lines.append(Line(name, style, [Point(at_ms, share) for at_ms, share in rated_shares]))
+            rated_lines.append(_variant_line(name, color, [Point(at_ms, share) for at_ms, share in rated_shares]))
         crossovers = [Point(at_ms, snapshot.crossovers or None) for at_ms, snapshot in snapshots]
-        zero = ReferenceLine("none", 0.0, "zero")
-        for title, lines, reference_lines, percent in (
-            ("number of responses, by variant", response_lines, [zero], False),
-            ("share of rated responses, by variant", rated_lines, [], True),
-            ("students with more than one variant", [Line("crossovers", "harm", crossovers)], [zero], False),
-        ):
-            svg = line_chart_svg(title, lines, reference_lines, percent=percent)
-            if svg is not None and (lines is not rated_lines or report.summary.depends_on_feedback):
-                yield title, svg
+        zero = [ReferenceLine(0.0)]
+        charts: tuple[tuple[str, Sequence[Line], Sequence[ReferenceLine], Unit, str], ...] = (
+            ("number of responses, by variant", response_lines, zero, "", "responses"),
+            ("share of rated responses, by variant", rated_lines, [], "%", "share"),
+            (
+                "students with more than one variant",
+                [Line("crossovers", crossovers, _HARM_COLOR)],
+                zero,
+                "",
+                "students",
+            ),
+        )
+        for title, lines, reference_lines, unit, value_title in charts:
+            spec = time_chart_spec(
+                title,
+                lines,
+                reference_lines=reference_lines,
+                unit=unit,
+                value_title=value_title,
+                zone=report.settings.day_zone,
+            )
+            if spec is not None and (lines is not rated_lines or report.summary.depends_on_feedback):
+                yield title, spec
 
 
 def decayed_mean_charts(report: ReportData) -> Iterator[dict[str, Any]]:
@@ -187,18 +285,23 @@ def decayed_mean_charts(report: ReportData) -> Iterator[dict[str, Any]]:
         if decay.half_life_ms is not None and len(means_by_time) > 1:
             multiplier = decay_band_multiplier((means_by_time[-1][0] - means_by_time[0][0]) / decay.half_life_ms)
         lines = [
-            Line(
-                name, style, [decayed_mean_point(at_ms, means.get(name), multiplier) for at_ms, means in means_by_time]
+            _variant_line(
+                name,
+                color,
+                [decayed_mean_point(at_ms, means.get(name), multiplier) for at_ms, means in means_by_time],
+                band=True,
             )
-            for name, style in legend_entries(report)
+            for name, color in variant_colors(report)
         ]
         yield {
             "label": decay_label(decay.name),
             "band_multiplier": None if multiplier is None else f"{multiplier:.2f}",
-            "chart": line_chart_svg(
+            "chart": time_chart_spec(
                 f"mean {report.settings.primary}, {decay_label(decay.name).lower()}, by variant",
                 lines,
-                percent=is_proportion(report.settings.primary),
+                unit=value_unit(report.settings.primary),
+                value_title="mean",
+                zone=report.settings.day_zone,
             ),
         }
 

@@ -7,10 +7,10 @@ from typing import Any, Final
 from monitor.export import ReportData
 from monitor.web.experiment_view import describe_experiment
 from monitor.web.glossary import TermLinks
-from monitor.web.pages import load_template, read_static_file
+from monitor.web.pages import load_template
+from monitor.web.standalone import standalone_context, static_text
 
 REPORT_TEMPLATE: Final = "experiment_report.html"
-_STYLES: Final = ("page.css", "experiment.css")
 
 
 def render_experiment_report(report: ReportData, now_ms: int | None = None) -> str:
@@ -20,5 +20,8 @@ def render_experiment_report(report: ReportData, now_ms: int | None = None) -> s
 
 def report_values(report: ReportData, now_ms: int | None = None) -> dict[str, Any]:
     """Return the values of `experiment_report.html`."""
-    styles = "\n".join(map(read_static_file, _STYLES))
-    return {**describe_experiment(report, TermLinks(""), now_ms=now_ms), "styles": styles}
+    return {
+        **describe_experiment(report, TermLinks(""), now_ms=now_ms),
+        **standalone_context(),
+        "page_styles": static_text("page.css") + static_text("experiment.css"),
+    }

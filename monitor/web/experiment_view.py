@@ -152,7 +152,6 @@ def describe_experiment(
             "from_snapshots": sum(means.from_snapshot for means in charted.decayed_means),
             "recomputed": sum(not means.from_snapshot for means in charted.decayed_means),
         },
-        "legend_entries": charts.legend_entries(report),
         "details": [] if report.is_past else list(_details(report, now_ms or report.as_of_ms)),
         "footnotes": [] if report.is_past else experiment_footnotes(summary, now_ms or report.as_of_ms, min_students),
         "review_entries": None
@@ -459,6 +458,7 @@ def _treatment_context(charted: ReportData, report: ReportData, name: str, verdi
         "guardrails": [
             _guardrail_context(charted, report, name, index, result) for index, result in enumerate(verdict.guardrails)
         ],
+        "guardrail_bars": charts.guardrail_bars_chart(report, name, verdict),
         "student_share_chart": charts.student_share_chart(charted, name),
         "segments": _subgroups_context(
             report,

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
@@ -96,7 +95,6 @@ TEMPLATE_ENVIRONMENT: Final = Environment(
     lstrip_blocks=True,
 )
 """Templates escape their values; an undefined value is an error."""
-_STATIC_FILES: Final = Path(__file__).with_name("static")
 TEMPLATE_ENVIRONMENT.filters |= {
     "share": format_percent,
     "thousands": format_count,
@@ -110,11 +108,6 @@ PAGE_TEMPLATES: Final = Jinja2Templates(env=TEMPLATE_ENVIRONMENT)
 def load_template(name: str) -> Template:
     """Return a template of the folder `templates`."""
     return TEMPLATE_ENVIRONMENT.get_template(name)
-
-
-def read_static_file(name: str) -> str:
-    """Return a file of the folder `static`, for documents that contain their styles."""
-    return (_STATIC_FILES / name).read_text(encoding="utf-8")
 
 
 def render_page(content: PageContent, header: Mapping[str, Any], path: str = "/") -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import groupby
+from typing import Any
 
 import msgspec
 import pytest
@@ -36,7 +39,7 @@ from monitor.stats import (
     compare_variants,
     decide_verdict,
 )
-from monitor.web.charts import Point
+from monitor.web.chart_specs import Point
 from monitor.web.experiment_charts import decayed_mean_point, effect_chart
 from monitor.web.experiment_report import render_experiment_report
 from monitor.web.experiment_view import describe_disagreements
@@ -64,6 +67,7 @@ class Page(HTMLParser):
         super().__init__()
         self.open: list[str] = []
         self.texts: list[str] = []
+        self.scripts: list[str] = []
         self.attributes: list[tuple[str, str, str]] = []
         self.feed(text)
         assert self.open == []
@@ -80,7 +84,9 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if not self.open or self.open[-1] not in {"style", "title"}:
+        if self.open and self.open[-1] == "script":
+            self.scripts.append(data)
+        elif not self.open or self.open[-1] not in {"style", "title"}:
             self.texts.append(data)
 
     @property
@@ -90,7 +96,16 @@ class Page(HTMLParser):
 
     def plots(self) -> list[str]:
         """Return the titles of the charts."""
-        return [value for tag, name, value in self.attributes if (tag, name) == ("svg", "aria-label")]
+        return [chart["usermeta"]["title"] for chart in self.charts()]
+
+    def charts(self) -> list[dict[str, Any]]:
+        """Return the specifications of the charts."""
+        return [json.loads(script) for script in self.scripts if script.startswith("{")]
+
+
+def _line_values(chart: dict[str, Any], label: str) -> list[float | None]:
+    """Return the values of a line of a chart."""
+    return [row["v"] for row in chart["datasets"]["rows"] if row["s"] == label]
 
 
 def _variant(students: int) -> VariantSummary:
@@ -166,21 +181,23 @@ class TestPage:
     """The page as a whole."""
 
     def test_the_report_is_self_contained(self) -> None:
-        """No scripts, no links, no requests; the Content-Security-Policy of the page forbids them, too."""
-        text = render_experiment_report(SHIPPED)
-        page = Page(text)
+        """No links and no requests: the Content-Security-Policy allows the script and the styles of the file alone."""
+        page = Page(render_experiment_report(SHIPPED))
         assert not [attribute for attribute in page.attributes if attribute[1] in {"href", "src", "srcset", "action"}]
-        assert "url(" not in text
-        assert "<script" not in text
-        assert "http" not in text.replace("http-equiv", "")
-        policy = [value for tag, name, value in page.attributes if (tag, name) == ("meta", "content")]
-        assert "default-src 'none'; style-src 'unsafe-inline'" in policy
+        assert "http" not in page.text
+        (policy,) = [value for tag, name, value in page.attributes if tag == "meta" and "default-src" in value]
+        assert re.fullmatch(
+            r"default-src 'none'; script-src 'sha256-[\w+/=]+'; style-src 'sha256-[\w+/=]+'; base-uri 'none'; "
+            "form-action 'none'",
+            policy,
+        )
 
     def test_the_report_has_all_charts_and_headings(self) -> None:
         """Charts by title, and sections without a chart by heading."""
         page = Page(render_experiment_report(SHIPPED))
         assert page.plots() == [
             "effect of treatment on dcg@5 over time",
+            "harm of treatment on guardrails, compared with the allowed harm",
             "harm of treatment on share of rated responses over time",
             "share of students in treatment over time",
             "students over time, by variant",
@@ -450,7 +467,7 @@ class TestHistory:
         )
         assert "No history is stored" in page.text
         assert "Verdict history" not in page.text
-        assert len(page.plots()) == 7
+        assert len(page.plots()) == 8
 
     def test_changes_of_the_verdict_state_are_listed_with_times(self) -> None:
         """Each change once, with the hour of the first snapshot that has the new state."""
@@ -491,8 +508,11 @@ class TestHistory:
             "share of rated responses, by variant",
             "students with more than one variant",
         ]
-        for name, share in (("control", 25), ("treatment", 50)):
-            assert re.search(rf"<title>{name}, [^<]*: {share}\.0+\u202f%</title>", text)
+        shares = Page(text).charts()[-2]
+        assert {name: set(_line_values(shares, name)) for name in ("control", "treatment")} == {
+            "control": {25},
+            "treatment": {50},
+        }
         single = Page(
             render_experiment_report(
                 report_data(STUDENTS_WITH_EFFECT, time_after_days(14), snapshots={HOUR: _snapshot("continue")})
@@ -514,8 +534,9 @@ class TestHistory:
         """Past live effects cannot be recomputed."""
         snapshots = {HOUR + number: _snapshot("continue", None if number == 3 else 0.4) for number in range(6)}
         text = render_experiment_report(report_data(STUDENTS_WITH_EFFECT, time_after_days(14), snapshots=snapshots))
-        assert text.count('<polyline class="line live"') == 2
-        assert 'class="line live"' not in render_experiment_report(SHIPPED)
+        live = "all responses so far, approximate"
+        assert _line_values(Page(text).charts()[0], live) == [0.4, 0.4, 0.4, None, 0.4, 0.4]
+        assert _line_values(Page(render_experiment_report(SHIPPED)).charts()[0], live) == []
 
     def test_bands_of_decayed_means_cover_the_whole_chart(self) -> None:
         """13 half-lives of a day, 312 of an hour. Without a half-life or a standard error there is no band."""
@@ -528,11 +549,12 @@ class TestHistory:
             for means in SHIPPED.decayed_means
         ]
         page_without_bands = render_experiment_report(replace(SHIPPED, decayed_means=tuple(means_without_errors)))
-        assert 'class="line v0"' in page_without_bands
+        (chart,) = [chart for chart in Page(page_without_bands).charts() if "24 h half-life" in chart["description"]]
+        assert set(_line_values(chart, "control")) == {2}
+        assert not any("l" in row for row in chart["datasets"]["rows"])
         assert decayed_mean_point(7, DecayedMeanSnapshot(2.0, 0.1, 50.0), 3.5) == Point(7, 2.0, 1.65, 2.35)
         # With fewer effective responses it would be left far more often than is said.
         assert decayed_mean_point(7, DecayedMeanSnapshot(2.0, 0.1, 49.0), 3.5) == Point(7, 2.0)
-        assert 'class="band v0" points' not in page_without_bands
 
 
 class TestStudentSplit:
@@ -551,7 +573,10 @@ class TestStudentSplit:
         ]
         text = render_experiment_report(report_data(students, time_after_days(14), experiment))
         page = Page(text)
-        assert text.count('class="line intended" points') == 2
+        (chart,) = [chart for chart in page.charts() if "share of students" in chart["description"]]
+        intended = [value for value, _ in groupby(_line_values(chart, "intended"))]
+        assert intended == [50, None, 75]
+        assert [event["e"] for event in chart["datasets"]["events"]] == ["share change"]
         assert "phase 1" in page.text
         assert "phase 2" in page.text
         assert "Yes: no sample ratio mismatch is detected" in page.text
@@ -712,10 +737,10 @@ class TestAnswerMetrics:
     def test_the_smallest_effect_of_interest_is_drawn_on_the_side_of_a_gain(self) -> None:
         """Below the line of no difference, and the allowed loss above."""
         report = report_data(FASTER_STUDENTS, time_after_days(14), FAST_EXPERIMENT)
-        svg = effect_chart(report, "treatment", report.latest_analysis.verdicts["treatment"])
-        assert svg is not None
-        y = {title: float(y) for y, title in re.findall(r'y2="([0-9.]+)"><title>([a-z ]+)</title></line>', svg)}
-        assert y["allowed loss"] < y["no difference"] < y["smallest effect of interest"]
+        chart = effect_chart(report, "treatment", report.latest_analysis.verdicts["treatment"])
+        assert chart is not None
+        y = {line["n"]: line["y"] for line in chart["datasets"]["references"]}
+        assert y["smallest effect of interest"] < 0 < y["allowed loss"]
 
     def test_shares_of_ratings_do_not_matter_if_every_response_has_a_value(self) -> None:
         """More feedback is no bias of a share over all responses, but the metric itself."""
