@@ -431,7 +431,7 @@ def _comparison_row(
         absolute=absolute,
         absolute_interval=absolute_interval,
         students=(control.units, treated.units),
-        rule=f"{rule}; too few students" if is_hidden or is_uncertain else rule,
+        rule=f"{rule.partition(':')[0]}: too few students" if is_hidden or is_uncertain else rule,
         tone="open" if (is_hidden or is_uncertain) and role != "secondary" else tone,
         is_uncertain=is_uncertain,
     )

@@ -206,7 +206,7 @@ class TestReportData:
         bench = StoreBench(redis_server, DECISION_EXPERIMENT)
         bench.apply([list(_ordered())])
         page = Page(render_experiment_report(read_report_data(bench.reader, DECISION_EXPERIMENT)))
-        assert "Stop: dcg@5 fell by " in page.text
+        assert "dcg@5 is worse with treatment: −" in page.text
         assert "Metrics disagree. ndcg@3 and dcg@5 disagree: ndcg@3 is higher (+" in page.text
         assert "dcg@5 is lower (−" in page.text
         assert "Use dcg@5." in page.text
@@ -245,11 +245,11 @@ class TestReportCommand:
     """`ab-monitor report`."""
 
     def test_the_report_has_the_sentences_of_the_verdict_command(self, page: Path) -> None:
-        """The sentence, the reasons and the notes."""
+        """What is known and what happens next, the reasons and the notes."""
         verdict_output = ab_monitor("verdict", "ranker-v2", "--config", page.parent / "config.toml").stdout
         page_text = Page(page.read_text(encoding="utf-8")).text
         lines = [line.strip() for line in verdict_output.splitlines()]
-        prefixes = ("treatment – ", "Reason: ", "Note: ")
+        prefixes = ("Known: ", "Next: ", "Reason: ", "Note: ")
         sentences = [line.removeprefix(prefix) for line in lines for prefix in prefixes if line.startswith(prefix)]
         assert len(sentences) >= 2
         assert all(sentence in page_text for sentence in sentences)
@@ -287,6 +287,8 @@ class TestBrowser:
         """The policy of the file allows its script; charts below the window are drawn when the reader comes near."""
         with browser_page() as browser:
             browser.goto(f"file://{page}")
+            for details in browser.locator("summary").all():
+                details.click()
             figures = browser.locator("figure.chart")
             assert figures.count() == 7
             assert browser.locator("figure.drawn").count() < 7
