@@ -72,21 +72,6 @@ function draw(root = document) {
   }
 }
 
-/** Runs `replace`, which puts a newer version of the page into the document, and keeps the figures that did not change. */
-function update(replace) {
-  const present = new Map();
-  for (const figure of document.querySelectorAll("figure.chart")) present.set(sourceOf(figure), figure);
-  replace();
-  for (const figure of document.querySelectorAll("figure.chart")) {
-    const source = sourceOf(figure);
-    const previous = present.get(source);
-    if (!previous) continue;
-    present.delete(source);
-    figure.replaceWith(previous);
-  }
-  draw();
-}
-
 function toolbar(figure, view, specification) {
   const { file } = specification.usermeta;
   const tools = document.createElement("div");
@@ -157,6 +142,8 @@ function save(url, name) {
 }
 
 addEventListener("beforeprint", () => [...views.keys()].forEach((figure) => figure.isConnected && figure.offsetWidth && render(figure)));
-globalThis.abMonitorCharts = { draw, update };
+globalThis.abMonitorCharts = { draw };
+// page.js keeps the figures whose specification did not change.
+document.addEventListener("page-updated", () => draw());
 if (document.readyState === "loading") addEventListener("DOMContentLoaded", () => draw());
 else draw();

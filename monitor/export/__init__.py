@@ -45,6 +45,7 @@ from monitor.export.presentation import (
     describe_decisions,
     describe_effect,
     describe_first_decision,
+    describe_metric,
     describe_state,
     describe_time_to_decide,
     describe_unmatched_feedback,
@@ -62,6 +63,7 @@ from monitor.export.presentation import (
     meets_min_students,
     undeclared_notes,
     undeclared_rows,
+    variant_title,
 )
 from monitor.export.prometheus import METRIC_CATALOGUE, ExperimentsCollector
 from monitor.export.report_data import ReportData, ReportReader, read_report_data
@@ -109,6 +111,7 @@ __all__ = [
     "describe_effect",
     "describe_first_decision",
     "describe_headlines",
+    "describe_metric",
     "describe_settings",
     "describe_state",
     "describe_time_to_decide",
@@ -147,5 +150,6 @@ __all__ = [
     "stdout_console",
     "undeclared_notes",
     "undeclared_rows",
+    "variant_title",
     "worst_items_json",
 ]

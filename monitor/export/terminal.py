@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from monitor.analysis import ExperimentSummary, StoreSummary, SubgroupEffects, VerdictHistory
-from monitor.config import DisplayTexts
+from monitor.config import NO_TEXTS, DisplayTexts
 from monitor.errors import escape_controls, escape_lines
 from monitor.export.headline import Headline, describe_headlines
 from monitor.export.health import ServiceHealth, arrival_rows, health_facts
@@ -276,15 +276,19 @@ def _comparison_table(
     texts = experiment.texts
     variants = [texts.variant_label(name) for name in (experiment.control, treatment)]
     table = simple_table("", *variants, "effect", "interval", "students", no_wrap=True)
+    # A long label is wrapped, so that no number is cut.
+    table.columns[0].no_wrap = False
     for name, by_estimand in comparisons.items():
         table.add_section()
+        unit = texts.metric_text(name).unit
+        title = texts.metric_title(name) + (f", {unit}" if unit else "")
         for estimand, comparison in by_estimand.items():
             arms = comparison.control, comparison.treatment
             table.add_row(
-                Text(f"{texts.metric_title(name)}  {_ESTIMANDS[estimand]}"),
-                *[Text(format_optional_mean(name, arm.mean, texts)) for arm in arms],
-                Text(format_optional_difference(name, comparison.difference.effect, texts)),
-                Text(_format_interval(name, comparison, texts)),
+                Text(f"{title}  {_ESTIMANDS[estimand]}"),
+                *[format_optional_mean(name, arm.mean) for arm in arms],
+                format_optional_difference(name, comparison.difference.effect),
+                _format_interval(name, comparison),
                 " + ".join(format_count(arm.units) for arm in arms),
                 style="" if estimand == "closed" else "dim",
             )
@@ -346,7 +350,7 @@ def _subgroup_lines(experiment: ExperimentSummary, effects: SubgroupEffects) -> 
             yield f"{title} {', '.join(other_names)}: no difference shown, given the number of groups"
 
 
-def _format_interval(metric: str, comparison: VariantComparison, texts: DisplayTexts) -> str:
+def _format_interval(metric: str, comparison: VariantComparison, texts: DisplayTexts = NO_TEXTS) -> str:
     """Return the bounds of a comparison with the metric's unit; a dash without bounds."""
     if comparison.lower is None or comparison.upper is None:
         return ABSENT_TEXT

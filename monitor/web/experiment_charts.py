@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from monitor.analysis import Analysis, DecayedMeanSnapshot
 from monitor.clock import HOUR_MS
-from monitor.config import LATENCY_METRIC, is_proportion
-from monitor.export import GUARDRAIL_STATES, ReportData, decay_label
+from monitor.config import is_proportion
+from monitor.export import GUARDRAIL_STATES, ReportData, decay_label, format_optional_difference
 from monitor.stats import (
     GuardrailResult,
     GuardrailState,
@@ -17,8 +17,8 @@ from monitor.stats import (
     Verdict,
     capitalized_metric_label,
     decay_band_multiplier,
-    format_amount,
     metric_label,
+    metric_unit,
 )
 from monitor.web.chart_specs import (
     ChartSpec,
@@ -38,23 +38,25 @@ from monitor.web.chart_specs import (
 _MIN_BAND_RESPONSES: Final = 50
 """Effective responses. Below this, a decayed mean leaves its band far more often than the band's level."""
 _HARM_COLOR: Final = 2
-_GUARDRAIL_TONES: Final[Mapping[GuardrailState, Tone]] = {"held": "good", "crossed": "bad"}
-"""State of a guardrail → colour of its bar; open for all other states."""
+_GUARDRAIL_TONES: Final[Mapping[GuardrailState, Tone]] = {"held": "good", "tolerable": "open", "crossed": "bad"}
+"""State of a guardrail → colour of its bar; "open" for all other states. A tolerable harm is a harm, too."""
 
 
-def value_unit(metric: str) -> Unit:
+def _value_unit(report: ReportData, metric: str) -> Unit:
     """Return the unit of a metric's values."""
-    return "%" if is_proportion(metric) else "ms" if metric == LATENCY_METRIC else ""
+    return "%" if is_proportion(metric) else _difference_unit(report, metric)
 
 
-def difference_unit(metric: str) -> Unit:
+def _difference_unit(report: ReportData, metric: str) -> Unit:
     """Return the unit of differences of a metric's values."""
-    return "percentage points" if is_proportion(metric) else value_unit(metric)
+    return metric_unit(metric, report.settings.texts).strip()
 
 
-def variant_colors(report: ReportData) -> list[tuple[str, int]]:
-    """Return (variant, colour of its lines) of all variants, the control first with colour 0."""
-    return [(name, index) for index, (name, _) in enumerate(report.summary.variants_control_first())]
+def _variant_labels(report: ReportData) -> dict[str, str]:
+    """Return variant → label of its lines, the control first; labels that several variants have are not used."""
+    names = [name for name, _ in report.summary.variants_control_first()]
+    labels = [report.settings.texts.variant_label(name) for name in names]
+    return {name: label if labels.count(label) == 1 else name for name, label in zip(names, labels, strict=True)}
 
 
 def live_effect_line(report: ReportData, treatment: str) -> Line:
@@ -74,6 +76,7 @@ def live_effect_line(report: ReportData, treatment: str) -> Line:
 def effect_chart(report: ReportData, treatment: str, verdict: Verdict) -> ChartSpec | None:
     """Return the chart of the effect on the primary metric over time, with bounds; None without any value."""
     criteria, gain_sign = verdict.evidence.criteria, -1 if verdict.evidence.lower_is_better else 1
+    texts = report.settings.texts
     reference_lines = [
         ReferenceLine(0.0),
         ReferenceLine(gain_sign * criteria.mde, "smallest effect of interest"),
@@ -82,11 +85,11 @@ def effect_chart(report: ReportData, treatment: str, verdict: Verdict) -> ChartS
         reference_lines.append(ReferenceLine(-gain_sign * criteria.margin, "allowed loss", is_limit=True))
     points = [_effect_point(report, analysis, treatment) for analysis in report.interim_analyses]
     return time_chart_spec(
-        f"effect of {treatment} on {metric_label(report.settings.primary)} over time",
+        f"effect of {texts.variant_label(treatment)} on {metric_label(report.settings.primary, texts)} over time",
         [Line("effect per student", points), live_effect_line(report, treatment)],
         reference_lines=reference_lines,
         events=_share_changes(report),
-        unit=difference_unit(report.settings.primary),
+        unit=_difference_unit(report, report.settings.primary),
         signed=True,
         value_title="effect",
         zone=report.settings.day_zone,
@@ -117,28 +120,30 @@ def observed_harm(result: GuardrailResult) -> float | None:
 
 def guardrail_bars_chart(report: ReportData, treatment: str, verdict: Verdict) -> ChartSpec | None:
     """Return the harm on all guardrails against their margins; None without a guardrail with bounds and a margin."""
+    texts = report.settings.texts
     bars = [
         GuardrailBar(
-            label=capitalized_metric_label(result.guardrail.name),
+            label=capitalized_metric_label(result.guardrail.name, texts),
             lower=result.least_harm,
             upper=result.most_harm,
             observed=observed_harm(result),
             margin=result.margin,
             tone=_GUARDRAIL_TONES.get(result.state, "open"),
             state=GUARDRAIL_STATES[result.state],
-            interval=_describe_harm(result, result.least_harm, result.most_harm, result.margin),
+            interval=_describe_harm(report, result, result.least_harm, result.most_harm),
         )
         for result in verdict.guardrails
         if result.margin and result.least_harm is not None and result.most_harm is not None
         if report.is_displayed(result)
     ]
-    return guardrail_bars_spec(f"harm of {treatment} on guardrails, compared with the allowed harm", bars)
+    title = f"harm of {texts.variant_label(treatment)} on guardrails, compared with the allowed harm"
+    return guardrail_bars_spec(title, bars)
 
 
-def _describe_harm(result: GuardrailResult, least: float, most: float, margin: float) -> str:
-    name = result.guardrail.name
-    bounds = " to ".join(format_amount(name, bound, sign=True) for bound in (least, most))
-    return f"{bounds}, allowed {format_amount(name, margin)}"
+def _describe_harm(report: ReportData, result: GuardrailResult, least: float, most: float) -> str:
+    name, texts = result.guardrail.name, report.settings.texts
+    bounds = " to ".join(format_optional_difference(name, bound, texts) for bound in (least, most))
+    return f"{bounds}, allowed {format_optional_difference(name, result.margin, texts, sign=False)}"
 
 
 def guardrail_chart(report: ReportData, treatment: str, guardrail_index: int) -> ChartSpec | None:
@@ -153,16 +158,16 @@ def guardrail_chart(report: ReportData, treatment: str, guardrail_index: int) ->
         else Point(at_ms, None)
         for at_ms, result in results
     ]
-    guardrail, margin = results[-1][1].guardrail, results[-1][1].margin
+    guardrail, margin, texts = results[-1][1].guardrail, results[-1][1].margin, report.settings.texts
     reference_lines = [ReferenceLine(0.0)]
     if margin is not None:
         reference_lines.append(ReferenceLine(margin, "allowed harm", is_limit=True))
     return time_chart_spec(
-        f"harm of {treatment} on {metric_label(guardrail.name)} over time",
+        f"harm of {texts.variant_label(treatment)} on {metric_label(guardrail.name, texts)} over time",
         [Line("harm", points, _HARM_COLOR)],
         reference_lines=reference_lines,
         events=_share_changes(report),
-        unit=difference_unit(guardrail.name),
+        unit=_difference_unit(report, guardrail.name),
         signed=True,
         value_title="harm",
         zone=report.settings.day_zone,
@@ -170,10 +175,7 @@ def guardrail_chart(report: ReportData, treatment: str, guardrail_index: int) ->
 
 
 def subgroup_chart(
-    title: str,
-    subgroups: Sequence[tuple[SegmentComparison, VariantComparison | None]],
-    metric: str,
-    row_title: str = "subgroup",
+    report: ReportData, title: str, subgroups: Sequence[tuple[SegmentComparison, VariantComparison | None]]
 ) -> ChartSpec | None:
     """Return the forest plot of the effects within subgroups; a subgroup without a comparison has only a name."""
     rows = []
@@ -183,7 +185,8 @@ def subgroup_chart(
         effect = None if bounded is None else bounded.difference.effect
         bounds = (None, None) if bounded is None else (bounded.lower, bounded.upper)
         rows.append(ForestRow(segment.name, effect, *bounds, highlighted=segment.discovered))
-    return forest_plot_spec(title, rows, unit=difference_unit(metric), row_title=row_title)
+    unit = _difference_unit(report, report.settings.primary)
+    return forest_plot_spec(title, rows, unit=unit, row_title="subgroup")
 
 
 def student_share_chart(report: ReportData, treatment: str) -> ChartSpec | None:
@@ -203,7 +206,7 @@ def student_share_chart(report: ReportData, treatment: str) -> ChartSpec | None:
             intended.append(Point(split.as_of_ms, arm.intended))
     lines = [Line("observed", observed), Line("intended", intended, 0, "dashed", band=False)]
     return time_chart_spec(
-        f"share of students in {treatment} over time",
+        f"share of students in {report.settings.texts.variant_label(treatment)} over time",
         lines,
         events=_share_changes(report),
         unit="%",
@@ -215,8 +218,8 @@ def student_share_chart(report: ReportData, treatment: str) -> ChartSpec | None:
 def student_count_chart(report: ReportData) -> ChartSpec | None:
     """Return the chart of the cumulative number of students of each variant; None before the first student."""
     lines = [
-        _variant_line(name, color, [Point(split.as_of_ms, split.students[name]) for split in report.daily_splits])
-        for name, color in variant_colors(report)
+        _variant_line(label, color, [Point(split.as_of_ms, split.students[name]) for split in report.daily_splits])
+        for color, (name, label) in enumerate(_variant_labels(report).items())
     ]
     return time_chart_spec(
         "students over time, by variant",
@@ -227,8 +230,8 @@ def student_count_chart(report: ReportData) -> ChartSpec | None:
     )
 
 
-def _variant_line(name: str, color: int, points: Sequence[Point], *, band: bool = False) -> Line:
-    return Line(name, points, color, "solid" if color else "dashed", band=band)
+def _variant_line(label: str, color: int, points: Sequence[Point], *, band: bool = False) -> Line:
+    return Line(label, points, color, "solid" if color else "dashed", band=band)
 
 
 def snapshot_charts(report: ReportData) -> Iterator[tuple[str, ChartSpec]]:
@@ -236,14 +239,14 @@ def snapshot_charts(report: ReportData) -> Iterator[tuple[str, ChartSpec]]:
     if len(report.snapshots) > 1:
         snapshots = [(hour * HOUR_MS, snapshot) for hour, snapshot in report.snapshots.items()]
         response_lines, rated_lines = [], []
-        for name, color in variant_colors(report):
+        for color, (name, label) in enumerate(_variant_labels(report).items()):
             variants = [(at_ms, snapshot.variants[name]) for at_ms, snapshot in snapshots if name in snapshot.variants]
             response_points = [Point(at_ms, variant.responses) for at_ms, variant in variants]
-            response_lines.append(_variant_line(name, color, response_points))
+            response_lines.append(_variant_line(label, color, response_points))
             rated_shares = [
                 (at_ms, variant.rated_responses / variant.responses) for at_ms, variant in variants if variant.responses
             ]
-            rated_lines.append(_variant_line(name, color, [Point(at_ms, share) for at_ms, share in rated_shares]))
+            rated_lines.append(_variant_line(label, color, [Point(at_ms, share) for at_ms, share in rated_shares]))
         crossovers = [Point(at_ms, snapshot.crossovers or None) for at_ms, snapshot in snapshots]
         zero = [ReferenceLine(0.0)]
         charts: tuple[tuple[str, Sequence[Line], Sequence[ReferenceLine], Unit, str], ...] = (
@@ -275,6 +278,7 @@ def decayed_mean_charts(report: ReportData) -> Iterator[dict[str, Any]]:
 
     See `decay_band_multiplier` for the width of the bands.
     """
+    metric_title = report.settings.texts.metric_title(report.settings.primary)
     for decay in report.settings.decay:
         means_by_time = [
             (decayed.at_ms, decayed.means[decay.name])
@@ -286,20 +290,20 @@ def decayed_mean_charts(report: ReportData) -> Iterator[dict[str, Any]]:
             multiplier = decay_band_multiplier((means_by_time[-1][0] - means_by_time[0][0]) / decay.half_life_ms)
         lines = [
             _variant_line(
-                name,
+                label,
                 color,
                 [decayed_mean_point(at_ms, means.get(name), multiplier) for at_ms, means in means_by_time],
                 band=True,
             )
-            for name, color in variant_colors(report)
+            for color, (name, label) in enumerate(_variant_labels(report).items())
         ]
         yield {
             "label": decay_label(decay.name),
             "band_multiplier": None if multiplier is None else f"{multiplier:.2f}",
             "chart": time_chart_spec(
-                f"mean {report.settings.primary}, {decay_label(decay.name).lower()}, by variant",
+                f"mean {metric_title}, {decay_label(decay.name).lower()}, by variant",
                 lines,
-                unit=value_unit(report.settings.primary),
+                unit=_value_unit(report, report.settings.primary),
                 value_title="mean",
                 zone=report.settings.day_zone,
             ),

@@ -462,12 +462,12 @@ def _treatment_context(charted: ReportData, report: ReportData, name: str, verdi
         "student_share_chart": charts.student_share_chart(charted, name),
         "segments": _subgroups_context(
             report,
-            f"effect of {name} by category",
+            f"effect of {report.settings.texts.variant_label(name)} by category",
             report.latest_analysis.subgroup_effects[name].segments,
         ),
         "exposure_ages": _subgroups_context(
             report,
-            f"effect of {name} by days since first exposure",
+            f"effect of {report.settings.texts.variant_label(name)} by days since first exposure",
             report.latest_analysis.subgroup_effects[name].exposure_ages,
         ),
     }
@@ -520,7 +520,7 @@ def _subgroups_context(report: ReportData, title: str, segments: Sequence[Segmen
     return {
         "title": title,
         "rows": [_subgroup_row(report, segment) for segment in segments],
-        "chart": charts.subgroup_chart(title, subgroups, report.settings.primary),
+        "chart": charts.subgroup_chart(report, title, subgroups),
     }
 
 

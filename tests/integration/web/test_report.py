@@ -287,11 +287,11 @@ class TestBrowser:
         """The policy of the file allows its script; charts below the window are drawn when the reader comes near."""
         with browser_page() as browser:
             browser.goto(f"file://{page}")
-            for details in browser.locator("summary").all():
-                details.click()
             figures = browser.locator("figure.chart")
             assert figures.count() == 7
             assert browser.locator("figure.drawn").count() < 7
+            for details in browser.locator("summary").all():
+                details.click()
             for figure in figures.all():
                 figure.scroll_into_view_if_needed()
                 expect(figure.locator("svg")).to_be_visible()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 
 import msgspec
@@ -20,6 +21,7 @@ from monitor.export import (
     render_verdicts,
 )
 from monitor.stats import Verdict, decide_verdict, parse_evidence
+from tests.support.pages import render_experiment, render_list
 from tests.support.student_groups import (
     SENSITIVE_EXPERIMENT,
     STUDENTS_WITH_EFFECT,
@@ -154,8 +156,30 @@ def test_the_terminal_prints_labels_as_text() -> None:
     )
     text = output.getvalue()
     assert "New [b]ranker (treatment) – Ship" in text
-    assert "answer quality  complete students" in text
+    assert "answer quality, points  complete students" in text
     assert "Old (control)" in text
+
+
+def test_a_long_label_is_wrapped_in_a_terminal_and_cuts_no_number() -> None:
+    """The unit is named once, in the first column."""
+    texts = replace(TEXTS, metrics={"dcg@5": DisplayText("how useful the five first videos are to students", "points")})
+    output = io.StringIO()
+    Console(file=output, width=100).print(render_verdicts(_summary(replace(LABELED, texts=texts)), {"treatment": ()}))
+    table_row, _ = (line for line in output.getvalue().splitlines() if line.startswith(" how useful the"))
+    assert "…" not in output.getvalue()
+    assert re.search(r"\d\.\d{4} +\+\d\.\d{4} +\+\d\.\d{4} to \+\d\.\d{4} +\d+ \+ \d+", table_row)
+
+
+def test_pages_show_labels_as_text_with_the_name_of_a_variant_as_tooltip() -> None:
+    """Markup in a label is escaped."""
+    texts = replace(TEXTS, variants={"treatment": DisplayText("New <b>ranker"), "control": DisplayText("Old ranker")})
+    html = render_experiment(StoreSummary(0, {"thumbs": replace(summarize_experiment(SCORE), texts=texts)}))
+    assert '<th scope="col" title="treatment">New &lt;b&gt;ranker</th>' in html
+    assert '<th scope="col" title="control">Old ranker <small>(control)</small></th>' in html
+    assert "<small>What students answer.</small>" in html
+    assert "3.0000 stars" in html
+    summary = _summary(replace(LABELED, texts=texts))
+    assert "<b>New &lt;b&gt;ranker (treatment)</b>" in render_list(StoreSummary(0, {"ranker": summary}))
 
 
 def test_settings_and_json_have_owner_hypothesis_link_and_texts() -> None:
