@@ -27,6 +27,7 @@ from monitor.export import (
     ServiceHealth,
     attention_json,
     rating_scale,
+    read_days_json,
     read_health,
     worst_items_json,
 )
@@ -302,6 +303,7 @@ def serve_http(
         read_summary=lambda as_of_ms: current_reader().read_summary(as_of_ms),
         read_history=lambda experiment: current_reader().read_verdict_history(experiment),
         read_items=lambda path, query: answer_items_request(current_reader(), path, query),
+        read_days=lambda experiment, as_of_ms: read_days_json(current_reader(), experiment, as_of_ms),
         process_registry=telemetry.registry,
         read_health=recent_health.read,
         read_starts=lambda: read_service_records(current_reader().store).starts,

@@ -4,6 +4,7 @@
 - `analyzer`: comparisons, sample ratio and verdicts. `subgroups`: effects by category and by days since first exposure.
 - `entry_days`: the first and last day of entry, without stray days. `interim_history`: analyses as of past times.
 - `snapshots`: hourly results to keep, because they cannot be recomputed.
+- `day_log`: the days of an experiment with remarks on unusual ones.
 - `summary`: the read model of all outputs. `drift`: changes of a distribution from day to day.
 - `undeclared`: experiments that the configuration lacks, and the rule by which they are adopted automatically.
 - `item_scores`, `item_sums`, `shown_items`: bounds of ratings, stored sums, counts. `triage`: the review list.
@@ -13,6 +14,17 @@
 from __future__ import annotations
 
 from monitor.analysis.analyzer import Analysis, Analyzer
+from monitor.analysis.day_log import (
+    MIN_RESPONSES_PER_DAY,
+    DayEntry,
+    DayLog,
+    DayReading,
+    DayRemark,
+    RemarkKind,
+    VariantDay,
+    VariantDaySums,
+    build_day_log,
+)
 from monitor.analysis.decision_history import (
     StatePeriod,
     VerdictHistory,
@@ -71,12 +83,17 @@ from monitor.stats import BackfillProgress, ExperimentHistory
 
 __all__ = [
     "MIN_DRIFT_ALPHA",
+    "MIN_RESPONSES_PER_DAY",
     "REVIEW_DAYS",
     "Analysis",
     "Analyzer",
     "BackfillProgress",
     "CellCounts",
     "DayDrift",
+    "DayEntry",
+    "DayLog",
+    "DayReading",
+    "DayRemark",
     "DecayedMean",
     "DecayedMeanSnapshot",
     "Drift",
@@ -90,6 +107,7 @@ __all__ = [
     "ItemScore",
     "ItemSums",
     "MetricSummary",
+    "RemarkKind",
     "ResponseWithFeedback",
     "ReviewRanking",
     "SnapshotHistory",
@@ -102,9 +120,12 @@ __all__ = [
     "TriageEntry",
     "TriageKind",
     "UndeclaredExperiment",
+    "VariantDay",
+    "VariantDaySums",
     "VariantSummary",
     "VerdictHistory",
     "auto_adoptable",
+    "build_day_log",
     "compute_interim_analyses",
     "compute_student_splits",
     "count_students_by_category",

@@ -7,11 +7,20 @@
 - `experiment_settings`: an experiment's settings in the words of the configuration file
 - `health`, `freshness`: workers, arriving events by topic, the age of the newest events, and what is wrong
 - `headline`: the judged effect and the verdict in three lines
-- `report_data`: the data of an experiment's report
+- `report_data`: the data of an experiment's report. `day_table`: its days, with remarks on unusual ones
 """
 
 from __future__ import annotations
 
+from monitor.export.day_table import (
+    DayMark,
+    DayTable,
+    build_day_table,
+    describe_unusual_days,
+    list_day_marks,
+    read_day_log,
+    read_days_json,
+)
 from monitor.export.experiment_settings import describe_settings
 from monitor.export.freshness import Freshness
 from monitor.export.headline import Headline, describe_headlines, headlines_json, state_title
@@ -93,6 +102,8 @@ __all__ = [
     "UNDECLARED_COLUMNS",
     "VERDICT_EXIT_CODES",
     "DataConsole",
+    "DayMark",
+    "DayTable",
     "ExperimentsCollector",
     "Freshness",
     "Headline",
@@ -102,6 +113,7 @@ __all__ = [
     "ServiceHealth",
     "arrival_rows",
     "attention_json",
+    "build_day_table",
     "data_quality_rows",
     "decay_label",
     "describe_archiving",
@@ -116,6 +128,7 @@ __all__ = [
     "describe_state",
     "describe_time_to_decide",
     "describe_unmatched_feedback",
+    "describe_unusual_days",
     "describe_verdict",
     "experiment_footnotes",
     "experiment_table_rows",
@@ -130,9 +143,12 @@ __all__ = [
     "headlines_json",
     "health_facts",
     "id_text",
+    "list_day_marks",
     "meets_min_students",
     "print_json",
     "rating_scale",
+    "read_day_log",
+    "read_days_json",
     "read_health",
     "read_report_data",
     "render_attention",

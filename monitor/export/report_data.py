@@ -10,6 +10,7 @@ from typing import Final
 from monitor.analysis import (
     Analysis,
     Analyzer,
+    DayLog,
     DecayedMeanSnapshot,
     ExperimentSnapshot,
     ExperimentSummary,
@@ -21,12 +22,14 @@ from monitor.analysis import (
     find_closing_times,
     find_entry_days,
     format_timestamp,
+    list_verdict_history,
     take_snapshot,
 )
 from monitor.clock import HOUR_MS
 from monitor.config import DecaySpec, ExperimentSettings
 from monitor.days import DayCalendar
 from monitor.errors import UsageError
+from monitor.export.day_table import read_day_log
 from monitor.export.presentation import meets_min_students
 from monitor.state import StoreReader
 from monitor.stats import GuardrailResult, StoredStudentSums, VariantComparison
@@ -72,6 +75,8 @@ class ReportData:
     """Snapshots from the first entry day on whose primary metric is the current one."""
     min_students: int
     """Means over fewer students than this are not displayed."""
+    day_log: DayLog | None = None
+    """The days with remarks; None if they were not read."""
     is_past: bool = False
     """Whether the report is as of a past time. Counts over all time in `summary` are then later than `as_of_ms`."""
 
@@ -189,9 +194,10 @@ def read_report_data(
     first_ms = experiment.calendar.start_ms(entry_days[0]) if entry_days else at_ms
     if as_of_ms is not None:
         _check_past_time(as_of_ms, first_ms if entry_days else None, summary.newest_event_ms)
+    all_snapshots = reader.read_snapshots(experiment.name)
     snapshots = {
         hour: snapshot
-        for hour, snapshot in reader.read_snapshots(experiment.name).items()
+        for hour, snapshot in all_snapshots.items()
         if snapshot.metric == experiment.primary and first_ms <= hour * HOUR_MS <= at_ms
     }
     closing_times = find_closing_times(experiment, student_sums, at_ms, _MAX_STEPS)
@@ -212,6 +218,7 @@ def read_report_data(
         decayed_means=tuple(decayed_means),
         snapshots=snapshots,
         min_students=min_students,
+        day_log=read_day_log(reader, summary, list_verdict_history(summary, all_snapshots), as_of_ms),
         is_past=as_of_ms is not None,
     )
 

@@ -7,7 +7,7 @@ expiry and compaction (`expiry`, `time_buckets`), and generations, which a rebui
 Reading: `StoreReader` (`read_model`) and its parts: records (`record_reader`), time buckets, traffic and drift
 (`traffic_reader`), items (`item_reader`, `item_coverage`), snapshots (`snapshot_log`), skipped events (`skip_counts`),
 missing responses by variant (`quality_counts`), arriving events by topic (`arrivals`), responses by hour
-(`hourly_responses`).
+and sums by day (`hourly_responses`, `day_sums`).
 
 Operation: connections and errors (`redis_connection`), the embedded server (`embedded_redis`), warnings about server
 settings (`server_warnings`), starts and workers (`service_records`), backfills of single experiments (`backfills`), and

@@ -12,6 +12,7 @@ import numpy as np
 
 from monitor.analysis import (
     Analyzer,
+    DayReading,
     DecayedMean,
     DecayedMeanSnapshot,
     ExperimentHistory,
@@ -31,6 +32,7 @@ from monitor.engine import CAPPED_PREFIX, EXCLUDED_VARIANT_OFFSET, IdHasher
 from monitor.errors import StoreUnavailable, UnusableStore, UsageError
 from monitor.metrics import IntArray, RecordLayout, ResponseRecord, UnitRecord, chunk_length_ms
 from monitor.state.backfills import read_backfills
+from monitor.state.day_sums import DaySumsReader
 from monitor.state.declared_experiments import experiment_histories
 from monitor.state.embedded_redis import running_store_server
 from monitor.state.generations import connect_active_generation
@@ -226,6 +228,31 @@ class StoreReader:
             }
         self._check_active_generation()
         return means_by_time
+
+    def read_days(self, experiment: ExperimentSummary, as_of_ms: int | None = None) -> DayReading:
+        """Return the sums of an experiment's last days; with `as_of_ms`, of the days up to then.
+
+        `experiment` is of a summary of the same time. Raises `StoreUnavailable` and `UnusableStore`.
+        """
+        (settings,) = (each for each in self.experiments if each.name == experiment.name)
+        newest_ms = max(variant.last_response_at_ms or 0 for variant in experiment.variants.values())
+        now_ms, analysis = max(newest_ms, experiment.newest_event_ms), experiment.analysis
+        first_response_ms = None
+        if analysis is not None:
+            now_ms = max(now_ms, analysis.as_of_ms) if as_of_ms is None else now_ms
+            first_response_ms = next(
+                (verdict.evidence.first_response_ms for verdict in analysis.verdicts.values()), None
+            )
+        ends_ms = [end_ms for end_ms in (settings.ends_at_ms, experiment.history.frozen_at_ms) if end_ms is not None]
+        end_ms = max(min(ends_ms), newest_ms) if ends_ms else now_ms
+        until_ms = min(now_ms, end_ms) if as_of_ms is None else min(now_ms, end_ms, as_of_ms)
+        return DaySumsReader(self.store, settings, self.numbers[experiment.name]).read_days(
+            newest_ms,
+            until_ms,
+            first_response_ms,
+            is_past=as_of_ms is not None and as_of_ms < now_ms,
+            is_ended=bool(ends_ms) and until_ms == end_ms,
+        )
 
     def read_summary(self, as_of_ms: int | None = None) -> StoreSummary:
         """Return a summary of all experiments; decayed means are as of `as_of_ms` (default: the newest event).

@@ -6,7 +6,8 @@
 - `rare_events`: variance corrections for small samples. `cuped`: regression adjustment. `segments`: subgroup effects.
 - `data_quality`: missing responses by variant. `experiment_history`: changes of a running experiment.
 - `srm`: the sample ratio mismatch test. `guardrails`: bounds of harm. `decision`: the rule from evidence to verdict.
-- `decay_bands`: bands around decayed means, for display. `wording`: phrases with numbers and units for readers.
+- `decay_bands`, `day_bands`: bands of decayed means and of a day's mean, for display.
+- `wording`: phrases with numbers and units for readers.
 
 docs/statistics.md has the estimands, formulas, sources and the limits of what may be claimed.
 """
@@ -22,6 +23,7 @@ from monitor.stats.comparison import (
 )
 from monitor.stats.cuped import CovariateStatistic, RegressionAdjustedStatistics, apply_cuped
 from monitor.stats.data_quality import DataQuality, ResponseQuality
+from monitor.stats.day_bands import BAND_ALPHA, BAND_DAYS, MAX_DAYS_BEFORE, MIN_DAYS_BEFORE, DayBand, predict_day_mean
 from monitor.stats.decay_bands import decay_band_multiplier, design_effect
 from monitor.stats.decision import Verdict, VerdictState, decide_verdict, parse_evidence
 from monitor.stats.estimates import Estimand, Estimate, SampleMeanStatistic, estimate_stratified
@@ -76,6 +78,10 @@ from monitor.stats.wording import (
 )
 
 __all__ = [
+    "BAND_ALPHA",
+    "BAND_DAYS",
+    "MAX_DAYS_BEFORE",
+    "MIN_DAYS_BEFORE",
     "MIN_UNITS_FOR_DECISION",
     "MIN_UNITS_FOR_INTERVAL",
     "BackfillProgress",
@@ -83,6 +89,7 @@ __all__ = [
     "CovariateStatistic",
     "CupedAdjustment",
     "DataQuality",
+    "DayBand",
     "DayCounts",
     "DecisionCriteria",
     "DiagnosticMetric",
@@ -140,6 +147,7 @@ __all__ = [
     "metric_label",
     "metric_unit",
     "parse_evidence",
+    "predict_day_mean",
     "relative_confidence_sequence",
     "split_alpha",
 ]

@@ -25,6 +25,7 @@ _CONTENTS: Final = (
     ("effect", "Effect over time"),
     ("metrics", "Metrics"),
     ("guardrails", "Guardrails"),
+    ("days", "Days"),
     ("for-whom", "For whom"),
     ("students", "Students"),
     ("recent", "Recent means"),
@@ -136,9 +137,11 @@ def _page_values(report: ReportData, query: Mapping[str, str], now_ms: int) -> d
     calendar, name = report.settings.calendar, report.settings.name
     first_ms = report.daily_splits[0].as_of_ms if report.daily_splits else report.as_of_ms
     as_of = {"as_of": query["as_of"]} if report.is_past else {}
-    absent_sections = set() if report.daily_splits else {anchor for anchor, _ in _CONTENTS[1:7]}
+    absent_sections = set() if report.daily_splits else {anchor for anchor, _ in _CONTENTS[1:8]}
     if report.is_past:
         absent_sections.add("details")
+    if report.day_log is None or not report.day_log.days:
+        absent_sections.add("days")
     effects = report.latest_analysis.subgroup_effects.values()
     if not any(each.segments or each.exposure_ages for each in effects):
         absent_sections.add("for-whom")

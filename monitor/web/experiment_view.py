@@ -9,7 +9,7 @@ from functools import partial
 from itertools import product
 from typing import Any, Final, Literal
 
-from monitor.analysis import Analysis, StatePeriod, list_verdict_history
+from monitor.analysis import Analysis, DayEntry, StatePeriod, list_verdict_history
 from monitor.clock import DAY_MS, HOUR_MS
 from monitor.config import LATENCY_METRIC, DisplayTexts, ExperimentSettings, is_proportion
 from monitor.export import (
@@ -22,6 +22,7 @@ from monitor.export import (
     Freshness,
     Headline,
     ReportData,
+    build_day_table,
     describe_archiving,
     describe_closing,
     describe_first_decision,
@@ -57,6 +58,7 @@ from monitor.web.glossary import TermLinks
 Difference = Literal["relative", "absolute"]
 _MAX_STATE_CHANGES: Final = 50
 _MAX_REVIEW_ENTRIES: Final = 10
+_MIN_RESPONSES_FOR_MEAN: Final = 100
 _GUARDRAIL_TONES: Final[Mapping[str, str]] = {"held": "good", "tolerable": "open", "crossed": "bad"}
 _DETAIL_TITLES: Final[Mapping[str, str]] = {
     "traffic": "Traffic, latency and change of categories",
@@ -80,10 +82,15 @@ class ChartRange:
         """Return whether a time is in the range."""
         return self.from_ms <= at_ms < self.until_ms
 
+    def _begins_in_range(self, day: DayEntry) -> bool:
+        return self.contains(day.start_ms)
+
     def cut(self, report: ReportData) -> ReportData:
         """Return the report with the points of its charts that are in the range."""
+        log = report.day_log
         return replace(
             report,
+            day_log=None if log is None else replace(log, days=tuple(filter(self._begins_in_range, log.days))),
             interim_analyses=tuple(
                 analysis for analysis in report.interim_analyses if self.contains(analysis.as_of_ms)
             ),
@@ -141,6 +148,8 @@ def describe_experiment(
         "meets_min_students": partial(_meets_min_students, report),
         "format_amount": partial(format_amount, texts=texts),
         "metric_label": partial(metric_label, texts=texts),
+        "days": None if report.day_log is None else build_day_table(report.day_log, summary, min_students),
+        "range_means": [] if chart_range is None else list(_range_means(report, chart_range)),
         "student_count_chart": charts.student_count_chart(charted),
         "split": _split_context(report),
         "crossovers": summary.crossovers,
@@ -535,6 +544,21 @@ def _subgroup_row(report: ReportData, segment: SegmentComparison) -> dict[str, A
         change, low, high = format_changes(metric, [effect, lower, upper], sign=True)
         row |= {"effect": f"{change}{unit}", "interval": f"{low} to {high}{unit}"}
     return row
+
+
+def _range_means(report: ReportData, chart_range: ChartRange) -> Iterator[tuple[str, str, str]]:
+    """Yield (variant, mean, number of responses) of the primary metric over the days in a range.
+
+    Fewer than 100 responses show no mean.
+    """
+    days = [] if report.day_log is None else [day for day in report.day_log.days if chart_range.contains(day.start_ms)]
+    metric, texts = report.settings.primary, report.settings.texts
+    for name, _ in report.summary.variants_control_first():
+        sums = [(day.variants[name].count, day.variants[name].mean) for day in days if name in day.variants]
+        count = sum(responses for responses, mean in sums if mean is not None)
+        total = sum(responses * mean for responses, mean in sums if mean is not None)
+        mean = total / count if count >= _MIN_RESPONSES_FOR_MEAN else None
+        yield texts.variant_label(name), format_optional_mean(metric, mean, texts), format_count(count)
 
 
 def _split_context(report: ReportData) -> dict[str, Any]:

@@ -69,6 +69,7 @@ HTTP_PATHS: Final = (
     "/api/experiments",
     "/api/experiments/NAME",
     "/api/experiments/NAME/verdict",
+    "/api/experiments/NAME/days",
     "/api/experiments/NAME/items",
     "/api/experiments/NAME/attention",
     "/api/declarations",
@@ -77,8 +78,9 @@ HTTP_PATHS: Final = (
 _READ_METHODS: Final = ("GET", "HEAD")
 _EXPERIMENT_PAGES: Final = "/experiments/"
 _VERDICT_SUFFIX: Final = "/verdict"
+_DAYS_SUFFIX: Final = "/days"
 _ITEM_SUFFIXES: Final = ("/items", "/attention")
-_EXPERIMENT_SUFFIXES: Final = (_VERDICT_SUFFIX, *_ITEM_SUFFIXES)
+_EXPERIMENT_SUFFIXES: Final = (_VERDICT_SUFFIX, _DAYS_SUFFIX, *_ITEM_SUFFIXES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,8 @@ class HttpEndpoints:
 
     `read_summary`, `read_history` and `read_items` may block, and may raise `DependencyUnavailable`. `read_items` takes
     the path after `/api/experiments/` and the query. It raises `UsageError` for a wrong query and KeyError for an
-    unknown experiment.
+    unknown experiment. `read_days` returns the days of an experiment up to a time as JSON; without it, there is no such
+    path.
     `read_health` returns a recent health of the service. It and `read_starts` may raise `DependencyUnavailable`.
     `reload_configuration` may block. `readiness_problems` returns the reasons why the process is not ready,
     `data_problems` sentences about events that do not count; neither blocks. Without `declarations`, there are no paths
@@ -137,10 +140,12 @@ class HttpEndpoints:
         pages: Mapping[str, Page] = MappingProxyType({}),
         experiment_pages: Mapping[str, ExperimentPage] = MappingProxyType({}),
         experiment_names: Callable[[], Collection[str]] = tuple,
+        read_days: Callable[[ExperimentSummary, int | None], dict[str, Any]] | None = None,
     ) -> None:
         self._read_summary = read_summary
         self._read_history = read_history
         self._read_items = read_items
+        self._read_days = read_days
         self._process_registry = process_registry
         self._read_health = read_health
         self._reload_configuration = reload_configuration
@@ -274,7 +279,11 @@ class HttpEndpoints:
                 raise HTTPException(400, str(error)) from error
             except KeyError:
                 pass
-        summary = self._read_summary(_as_of_ms(request))
+        as_of_ms = _as_of_ms(request)
+        summary = self._read_summary(as_of_ms)
+        days_of = summary.experiments.get(name.removesuffix(_DAYS_SUFFIX)) if name.endswith(_DAYS_SUFFIX) else None
+        if self._read_days is not None and days_of is not None and name not in summary.experiments:
+            return _json_response(self._read_days(days_of, as_of_ms))
         content = experiment_json(summary, name, self._read_history)
         if content is None:
             return _json_response({"error": unknown_experiment_text(name, summary.experiments)}, 404)

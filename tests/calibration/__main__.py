@@ -27,6 +27,7 @@ from monitor.stats.estimates import RatioStatistic
 from monitor.stats.srm import FIRST_DAY_WEIGHT, srm_log_e_value
 from tests.calibration.answers import ANSWERS, answer_decisions
 from tests.calibration.attacks import ATTACKS, Attack, attack_verdicts, is_better, is_shipped
+from tests.calibration.days import BROKEN_DAY, TRAFFIC, remarked_days
 from tests.calibration.drops import RESPONSES_PER_HOUR, RULES, month_alarms
 from tests.calibration.populations import POPULATIONS, population_alarms
 from tests.calibration.power import EFFECTS, relative_sample
@@ -361,6 +362,7 @@ def main() -> None:
     _print_attacks(arguments)
     _print_power(arguments)
     _print_drops(arguments)
+    _print_days(arguments)
     print("\n| true share where 50 % are intended | students until the alarm, median |\n| --- | --- |")
     for share in (0.7, 0.6, 0.55, 0.52, 0.51):
         counts = [students_until_alarm(chance, share) for chance in _generators(arguments)]
@@ -427,6 +429,20 @@ def _print_drops(arguments: argparse.Namespace) -> None:
         for rule, alarms in zip(RULES, months.transpose(1, 2, 0), strict=True):
             name = f"{rule.name}, {rate} responses an hour and variant"
             print(f"| {name} | {' | '.join(map(format_share, alarms))} |", flush=True)
+
+
+def _print_days(arguments: argparse.Namespace) -> None:
+    print(
+        "\n| daily means, two variants, 28 judged days | any mean out of its band | found: a day 20 % lower | 40 % |\n"
+        "| --- | --- | --- | --- |"
+    )
+    for name, traffic in TRAFFIC.items():
+        cells = []
+        for drop in (0.0, *(() if traffic.rare_share else (0.2, 0.4))):
+            remarks = [remarked_days(chance, traffic, drop) for chance in _generators(arguments)]
+            remarked = [(BROKEN_DAY, "treatment") in means if drop else bool(means) for means in remarks]
+            cells.append(format_share(np.array(remarked)))
+        print(f"| {name} | {' | '.join([*cells, '', ''][:3])} |", flush=True)
 
 
 def format_share(alarms: NDArray[np.bool_]) -> str:

@@ -10,6 +10,7 @@ import yaml
 
 from monitor.stats import decay_band_multiplier
 from tests.calibration.answers import ANSWERS, Answers, answer_decisions
+from tests.calibration.days import BROKEN_DAY, TRAFFIC, remarked_days
 from tests.calibration.drops import RESPONSES_PER_HOUR, RULES, month_alarms
 from tests.calibration.populations import POPULATIONS, population_alarms
 from tests.calibration.power import LARGEST_RATIO, relative_sample
@@ -90,3 +91,18 @@ def test_the_simulated_rules_are_the_deployed_rules(rule: object) -> None:
     assert f"> {simulated.least_share:g}\n" in expression
     assert f"> {simulated.errors:g}" in expression
     assert decay_band_multiplier(28 * 24 / simulated.half_life_hours) == pytest.approx(simulated.errors, abs=0.01)
+
+
+@pytest.mark.parametrize("name", TRAFFIC)
+def test_a_month_without_a_change_seldom_has_a_day_out_of_its_band(name: str) -> None:
+    """5 % of the months are allowed; here 6 of 60, which has a probability of 1 in 30 at 5 %."""
+    months = [remarked_days(np.random.default_rng([9, run]), TRAFFIC[name]) for run in range(60)]
+    assert sum(map(bool, months)) <= 6
+
+
+@pytest.mark.parametrize("name", [name for name, traffic in TRAFFIC.items() if traffic.rare_share is None])
+def test_a_day_on_which_the_mean_is_40_per_cent_lower_is_found(name: str) -> None:
+    """In every month, and no other day in most of them."""
+    months = [remarked_days(np.random.default_rng([10, run]), TRAFFIC[name], drop=0.4) for run in range(10)]
+    assert all((BROKEN_DAY, "treatment") in remarks for remarks in months)
+    assert sum(len(remarks) > 1 for remarks in months) <= 2

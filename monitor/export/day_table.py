@@ -1,0 +1,311 @@
+"""The days of an experiment for readers: a table, the marks of charts, and a sentence for each day out of its band."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from monitor.analysis import (
+    MIN_RESPONSES_PER_DAY,
+    DayEntry,
+    DayLog,
+    DayRemark,
+    ExperimentSummary,
+    RemarkKind,
+    VariantDay,
+    VerdictHistory,
+    build_day_log,
+)
+from monitor.config import NO_TEXTS, DisplayTexts, is_proportion
+from monitor.export.presentation import ABSENT_TEXT, STATE_TITLES, format_count, format_counted
+from monitor.state import StoreReader
+from monitor.stats import (
+    BAND_ALPHA,
+    BAND_DAYS,
+    MIN_DAYS_BEFORE,
+    format_changes,
+    format_level,
+    metric_label,
+    metric_unit,
+)
+
+NEWEST_DAYS: Final = 14
+"""Days of the table that are displayed without opening the earlier ones."""
+_MAX_SENTENCES: Final = 3
+_PER_CENT: Final = 100
+_WHOLE_NUMBERS_FROM: Final = 100
+_SMALLEST_REFERENCE: Final = 5e-5
+"""A relative difference from a smaller mean, which is displayed as 0, would be misleading."""
+_QUANTITIES: Final = ("mean ", "number ", "sum ")
+"""Beginnings of labels that name a quantity over several responses already."""
+_UNUSUAL_KINDS: Final[frozenset[RemarkKind]] = frozenset({"left_band", "drop", "silence"})
+
+
+@dataclass(frozen=True, slots=True)
+class DayCell:
+    """A variant on a day, as texts."""
+
+    mean: str
+    """A dash if the mean is undefined or over too few students to display."""
+    difference: str
+    """Relative difference from the control (of shares: in points); empty for the control and over few responses."""
+    count: str
+    """Responses behind the mean, of all responses, such as "n = 34 of 78"."""
+    is_uncertain: bool
+    """Whether the mean is over few responses."""
+    is_unusual: bool
+    """Whether the mean is outside its band."""
+
+
+class RemarkText(NamedTuple):
+    """A remark of a day."""
+
+    kind: RemarkKind
+    text: str
+    """Names the variant, if the remark is on a single one."""
+    is_unusual: bool
+    """Whether the remark is on something unexpected, and not on a change or an incomplete day."""
+
+
+@dataclass(frozen=True, slots=True)
+class DayRow:
+    """A row of the table of days."""
+
+    weekday: str
+    date_text: str
+    """Such as "24 Nov"."""
+    date: str
+    """In ISO 8601."""
+    cells: tuple[DayCell, ...]
+    """One per variant, the control first."""
+    remarks: tuple[RemarkText, ...]
+    is_unusual: bool
+    """Whether anything unexpected happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class DayTable:
+    """The days of an experiment, newest first."""
+
+    metric: str
+    """Label of the primary metric."""
+    variants: tuple[str, ...]
+    """Labels, the control first."""
+    newest_rows: tuple[DayRow, ...]
+    earlier_rows: tuple[DayRow, ...]
+    sentences: tuple[str, ...]
+    """Days out of their band, worst first, then the number of further ones."""
+    notes: tuple[str, ...]
+
+
+class DayMark(NamedTuple):
+    """A mark of a chart with a time axis."""
+
+    time_ms: int
+    """Time of a change, or the middle of an unusual day."""
+    label: str
+    kind: RemarkKind
+
+
+def read_day_log(
+    reader: StoreReader, experiment: ExperimentSummary, verdicts: VerdictHistory, as_of_ms: int | None = None
+) -> DayLog:
+    """Return the days of an experiment with remarks; with `as_of_ms`, up to then.
+
+    The experiment is of a summary of the same time, and the history of verdicts is that of this summary. Raises
+    `StoreUnavailable` and `UnusableStore`.
+    """
+    design_effects = {
+        name: variant.metrics[experiment.primary].design_effect for name, variant in experiment.variants.items()
+    }
+    (settings,) = (each for each in reader.experiments if each.name == experiment.name)
+    reading = reader.read_days(experiment, as_of_ms)
+    return build_day_log(settings, reading, experiment.history, verdicts, STATE_TITLES, design_effects)
+
+
+def build_day_table(log: DayLog, experiment: ExperimentSummary, min_students: int = 1) -> DayTable:
+    """Return the table of a log's days; means over fewer than `min_students` students are dashes.
+
+    The students of a day are unknown. So a mean is displayed from `min_students` times the mean number of responses per
+    student on.
+    """
+    min_count = _min_count(experiment, min_students)
+    rows = tuple(_day_row(log.primary, entry, min_count, experiment.texts) for entry in reversed(log.days))
+    return DayTable(
+        metric=metric_label(log.primary, experiment.texts),
+        variants=tuple(experiment.texts.variant_label(name) for name, _ in experiment.variants_control_first()),
+        newest_rows=rows[:NEWEST_DAYS],
+        earlier_rows=rows[NEWEST_DAYS:],
+        sentences=tuple(describe_unusual_days(log, experiment, min_students)),
+        notes=tuple(_notes(log)),
+    )
+
+
+def describe_unusual_days(log: DayLog, experiment: ExperimentSummary, min_students: int = 1) -> list[str]:
+    """Return a sentence for each mean out of its band, worst first, at most three; then the number of further ones.
+
+    Worse means in the harmful direction come first, then the larger deviations relative to the band.
+    """
+    harm_sign = 1 if log.primary in experiment.lower_is_better else -1
+    ranking_metrics = {metric.name for metric in experiment.metric_specs if metric.is_ranking}
+    noun = "rated response" if log.primary in ranking_metrics else "response"
+    min_count = _min_count(experiment, min_students)
+    deviations = [
+        (
+            harm_sign * (variant.mean - variant.band.usual) / (variant.band.upper - variant.band.usual or 1.0),
+            entry,
+            name,
+        )
+        for entry in log.days
+        for name, variant in entry.variants.items()
+        if variant.left_band and variant.mean is not None and variant.band is not None and variant.count >= min_count
+    ]
+    deviations.sort(key=lambda deviation: (deviation[0] < 0, -abs(deviation[0]), deviation[1].day))
+    sentences = [
+        _describe_unusual_mean(log.primary, experiment.texts, entry, name, noun)
+        for _, entry, name in deviations[:_MAX_SENTENCES]
+    ]
+    stated_days = {entry.day for _, entry, _ in deviations[:_MAX_SENTENCES]}
+    further_days = {entry.day for _, entry, _ in deviations} - stated_days
+    if further_days:
+        verb = "was" if len(further_days) == 1 else "were"
+        sentences.append(f"{format_counted(len(further_days), 'more day')} {verb} outside the usual band.")
+    return sentences
+
+
+def _describe_unusual_mean(metric: str, texts: DisplayTexts, entry: DayEntry, variant: str, noun: str) -> str:
+    """Return a sentence with the day, the mean, the usual mean and the number of responses."""
+    day = entry.variants[variant]
+    assert day.mean is not None
+    assert day.band is not None
+    mean, usual = format_changes(metric, [day.mean, day.band.usual])
+    change = _format_difference(metric, day.mean, day.band.usual)
+    unit, label = _level_unit(metric, texts), metric_label(metric, texts)
+    quantity = label if is_proportion(metric) or label.startswith(_QUANTITIES) else f"mean {label}"
+    subject = f"{texts.variant_label(variant)}'s {quantity}"
+    instead = f"instead of the usual {usual}{unit}{f' ({change})' if change else ''}"
+    number = format_counted(day.count, noun)
+    return f"On {entry.weekday} {entry.date_text}, {subject} was {mean}{unit} {instead}, over {number}."
+
+
+def read_days_json(reader: StoreReader, experiment: ExperimentSummary, as_of_ms: int | None) -> dict[str, Any]:
+    """Return the days of an experiment as JSON, with the sentences on unusual days. Raises `StoreUnavailable`."""
+    log = read_day_log(reader, experiment, reader.read_verdict_history(experiment), as_of_ms)
+    return {**log.to_json(), "sentences": describe_unusual_days(log, experiment)}
+
+
+def list_day_marks(log: DayLog, texts: DisplayTexts = NO_TEXTS) -> list[DayMark]:
+    """Return the marks of changes and of unusual days, by ascending time; incomplete days have no mark."""
+    marks = [
+        DayMark(
+            (entry.start_ms + entry.end_ms) // 2 if remark.at_ms is None else remark.at_ms,
+            _name_variant(remark, texts),
+            remark.kind,
+        )
+        for entry in log.days
+        for remark in entry.remarks
+        if remark.kind != "partial"
+    ]
+    return sorted(marks)
+
+
+def _name_variant(remark: DayRemark, texts: DisplayTexts) -> str:
+    """Return the text of a remark, after the label of the variant if the remark is on a single one."""
+    return remark.text if remark.variant is None else f"{texts.variant_label(remark.variant)}: {remark.text}"
+
+
+def _min_count(experiment: ExperimentSummary, min_students: int) -> float:
+    """Return the number of responses from which on a mean is displayed."""
+    students = sum(variant.students + variant.responses_without_user for variant in experiment.variants.values())
+    responses = sum(variant.responses for variant in experiment.variants.values())
+    return min_students * max(responses / students, 1.0) if min_students > 1 and students else 1.0
+
+
+def _day_row(metric: str, entry: DayEntry, min_count: float, texts: DisplayTexts) -> DayRow:
+    control = next(iter(entry.variants.values()))
+    hidden = {name for name, variant in entry.variants.items() if variant.count < min_count}
+    remarks = tuple(
+        RemarkText(
+            remark.kind,
+            _name_variant(remark, texts),
+            remark.kind in _UNUSUAL_KINDS,
+        )
+        for remark in entry.remarks
+        if not (remark.kind == "left_band" and remark.variant in hidden)
+    )
+    cells = tuple(
+        _day_cell(metric, texts, variant, None if variant is control else control, is_hidden=name in hidden)
+        for name, variant in entry.variants.items()
+    )
+    is_unusual = any(remark.is_unusual for remark in remarks)
+    return DayRow(entry.weekday, entry.short_date_text, entry.date, cells, remarks, is_unusual)
+
+
+def _day_cell(
+    metric: str, texts: DisplayTexts, variant: VariantDay, control: VariantDay | None, *, is_hidden: bool
+) -> DayCell:
+    is_uncertain = variant.count < MIN_RESPONSES_PER_DAY
+    difference = ""
+    if control is not None and min(variant.count, control.count) >= MIN_RESPONSES_PER_DAY and not is_hidden:
+        assert variant.mean is not None
+        assert control.mean is not None
+        difference = _format_difference(metric, variant.mean, control.mean)
+    return DayCell(
+        mean=ABSENT_TEXT if variant.mean is None or is_hidden else _format_level(metric, variant.mean, texts),
+        difference=difference,
+        count=_count_text(variant),
+        is_uncertain=is_uncertain,
+        is_unusual=variant.left_band and not is_hidden,
+    )
+
+
+def _count_text(variant: VariantDay) -> str:
+    """Return the number of responses with a value, and of all responses if that differs."""
+    count = f"n = {format_count(variant.count)}"
+    return count if variant.count == variant.responses else f"{count} of {format_count(variant.responses)}"
+
+
+def _format_level(metric: str, mean: float, texts: DisplayTexts = NO_TEXTS) -> str:
+    """Return a mean with three significant digits and its unit, shares with a decimal of a per cent.
+
+    >>> _format_level("dcg@5", 2.5), _format_level("latency_ms", 1234.5), _format_level("empty", 0.0123)[:3]
+    ('2.50', '1234 ms', '1.2')
+    """
+    if is_proportion(metric):
+        return f"{100 * mean:.1f}\u202f%"
+    number = f"{mean:.0f}" if abs(mean) >= _WHOLE_NUMBERS_FROM else f"{mean:#.3g}"
+    return f"{number}{metric_unit(metric, texts)}".replace("-", "\u2212")
+
+
+def _level_unit(metric: str, texts: DisplayTexts) -> str:
+    return "\u202f%" if is_proportion(metric) else metric_unit(metric, texts)
+
+
+def _format_difference(metric: str, mean: float, reference: float) -> str:
+    """Return a relative difference with a sign; of shares the difference in points. Empty for a reference of 0."""
+    if is_proportion(metric):
+        (points,) = format_changes(metric, [mean - reference], sign=True)
+        return f"{points} points"
+    if abs(reference) < _SMALLEST_REFERENCE:
+        return ""
+    per_cent = round(_PER_CENT * (mean - reference) / abs(reference))
+    return f"{per_cent:{'+' if per_cent else ''}d}\u202f%".replace("-", "\u2212")
+
+
+def _notes(log: DayLog) -> Iterator[str]:
+    """Yield sentences on the band, the days and what is missing."""
+    if not log.days:
+        yield "There is no day with responses yet, or every half-life is too long for means of days."
+        return
+    yield (
+        f"A mean is marked if it is outside the band of the days before, of which at least {MIN_DAYS_BEFORE} are "
+        f"needed. If nothing changes, {BAND_DAYS} days have no mark with a probability of about "
+        f"{format_level(BAND_ALPHA)}. No verdict depends on marks."
+    )
+    yield (
+        "A day's mean is over the responses of the day. The effect that is judged is over students with complete "
+        "exposure windows. n is the number of responses with a value, of all responses. Below "
+        f"{MIN_RESPONSES_PER_DAY}, no difference is displayed."
+    )
+    yield f"Days are dates of {log.zone}." + (" Earlier days are not stored any more." if log.is_cut else "")

@@ -1,0 +1,154 @@
+"""The days of an experiment for readers: sentences, rows, marks and the rendered table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from monitor.analysis import DayEntry, DayLog, DayRemark, ExperimentSummary, VariantDay
+from monitor.analysis.summary import VariantSummary
+from monitor.clock import DAY_MS, HOUR_MS
+from monitor.config import DisplayText, DisplayTexts, MetricSpec
+from monitor.export import build_day_table, describe_unusual_days, list_day_marks
+from monitor.stats import DayBand
+from monitor.web.pages import TEMPLATE_ENVIRONMENT
+
+TUESDAY = 20_781
+"""2026-11-24."""
+
+
+def _variant_summary(responses: int, students: int) -> VariantSummary:
+    return VariantSummary(responses, responses, students, 0, {}, {}, None, None, {})
+
+
+def _experiment(metric: MetricSpec | None = None) -> ExperimentSummary:
+    variants = {"treatment": _variant_summary(30_000, 3000), "control": _variant_summary(30_000, 3000)}
+    spec = metric or MetricSpec("dcg@5", "dcg", 5)
+    return ExperimentSummary("ranker", "control", spec.name, 0, variants, metric_specs=(spec,))
+
+
+def _variant(mean: float | None, count: int = 3400, usual: float = 2.1, half_width: float = 0.2) -> VariantDay:
+    band = DayBand(usual, usual - half_width, usual + half_width) if count >= 100 else None
+    return VariantDay(2 * count, count, mean, 0.04, band)
+
+
+def _entry(day: int, control: VariantDay, treatment: VariantDay, *remarks: DayRemark) -> DayEntry:
+    variants = {"control": control, "treatment": treatment}
+    unusual = [
+        DayRemark("left_band", "mean out of its band", name) for name, variant in variants.items() if variant.left_band
+    ]
+    return DayEntry(
+        day, day * DAY_MS, (day + 1) * DAY_MS, is_over=True, variants=variants, remarks=(*unusual, *remarks)
+    )
+
+
+def _log(*entries: DayEntry, metric: str = "dcg@5") -> DayLog:
+    return DayLog(metric, "UTC", is_cut=False, days=entries)
+
+
+BROKEN = _entry(TUESDAY, _variant(2.05), _variant(1.2))
+
+
+def test_a_collapse_is_stated_with_day_usual_mean_and_number_of_responses() -> None:
+    """With the labels of the configuration."""
+    texts = DisplayTexts(
+        metrics={"dcg@5": DisplayText("answer quality")}, variants={"treatment": DisplayText("model B")}
+    )
+    (sentence,) = describe_unusual_days(_log(BROKEN), replace(_experiment(), texts=texts))
+    assert sentence.replace("\u202f", " ") == (
+        "On Tuesday 24 November, model B's mean answer quality was 1.20 instead of the usual 2.10 (−43 %), "
+        "over 3 400 rated responses."
+    )
+
+
+def test_shares_are_stated_in_points() -> None:
+    """A relative change of a share would be misread. Here, lower values are better."""
+    spec = MetricSpec("share:escalated", "share", kind="escalated", lower_is_better=True)
+    entry = _entry(TUESDAY, _variant(0.02, usual=0.02, half_width=0.005), _variant(0.05, usual=0.02, half_width=0.005))
+    (sentence,) = describe_unusual_days(_log(entry, metric=spec.name), _experiment(spec))
+    assert sentence.replace("\u202f", " ") == (
+        "On Tuesday 24 November, treatment's share of responses with feedback 'escalated' was 5.0 % instead of the "
+        "usual 2.0 % (+3.0 points), over 3 400 responses."
+    )
+
+
+def test_at_most_three_means_are_stated_worst_first_and_the_further_days_counted() -> None:
+    """A mean that was too good comes after all that were too bad."""
+    means = (1.7, 3.9, 1.5, 1.2, 1.6)
+    entries = [_entry(TUESDAY + number, _variant(2.1), _variant(mean)) for number, mean in enumerate(means)]
+    sentences = describe_unusual_days(_log(*entries), _experiment())
+    assert [sentence.split(",")[0] for sentence in sentences[:3]] == [
+        "On Friday 27 November",
+        "On Thursday 26 November",
+        "On Saturday 28 November",
+    ]
+    assert sentences[3:] == ["2 more days were outside the usual band."]
+
+
+def test_rows_are_newest_first_and_the_earlier_ones_apart() -> None:
+    """14 days are displayed at once."""
+    entries = [_entry(TUESDAY + number, _variant(2.0), _variant(2.1)) for number in range(16)]
+    table = build_day_table(_log(*entries), _experiment())
+    assert table.variants == ("control", "treatment")
+    assert [row.date for row in table.newest_rows][:2] == ["2026-12-09", "2026-12-08"]
+    assert (len(table.newest_rows), [row.date for row in table.earlier_rows]) == (14, ["2026-11-25", "2026-11-24"])
+    control, treatment = table.newest_rows[0].cells
+    assert (control.mean, control.difference, treatment.mean, treatment.difference.replace("\u202f", " ")) == (
+        "2.00",
+        "",
+        "2.10",
+        "+5 %",
+    )
+    assert treatment.count.replace("\u202f", " ") == "n = 3 400 of 6 800"
+
+
+def test_few_responses_have_no_per_cent_and_are_uncertain() -> None:
+    """In either variant; a variant without a value has no mean."""
+    few = build_day_table(_log(_entry(TUESDAY, _variant(2.0, count=99), _variant(2.1))), _experiment()).newest_rows[0]
+    assert (few.cells[0].is_uncertain, few.cells[1].is_uncertain, few.cells[1].difference) == (True, False, "")
+    none = build_day_table(_log(_entry(TUESDAY, _variant(None, count=0), _variant(2.1))), _experiment()).newest_rows[0]
+    assert (none.cells[0].mean, none.cells[0].count, none.cells[1].difference) == ("–", "n = 0", "")
+
+
+def test_means_over_too_few_students_are_not_displayed() -> None:
+    """Ten responses per student: 341 students need 3410 responses. Neither sentence nor remark has the mean."""
+    table = build_day_table(_log(BROKEN), _experiment(), min_students=341)
+    (row,) = table.newest_rows
+    assert (row.cells[1].mean, row.cells[1].difference, row.remarks, table.sentences) == ("–", "", (), ())
+    assert not row.is_unusual
+    assert build_day_table(_log(BROKEN), _experiment(), min_students=340).newest_rows[0].cells[1].is_unusual
+
+
+def test_marks_are_at_changes_and_in_the_middle_of_unusual_days() -> None:
+    """Incomplete days have no mark."""
+    change = DayRemark("share_change", "shares: 0.5 → 0.9", at_ms=TUESDAY * DAY_MS + HOUR_MS)
+    partial = DayRemark("partial", "not over yet: until 20:00")
+    marks = list_day_marks(_log(replace(BROKEN, remarks=(*BROKEN.remarks, partial, change))))
+    assert [(mark.time_ms - TUESDAY * DAY_MS, mark.kind, mark.label) for mark in marks] == [
+        (HOUR_MS, "share_change", "shares: 0.5 → 0.9"),
+        (DAY_MS // 2, "left_band", "treatment: mean out of its band"),
+    ]
+
+
+def test_the_rendered_table_has_rows_remarks_and_the_earlier_days_folded() -> None:
+    """Texts are escaped."""
+    entries = [_entry(TUESDAY - number, _variant(2.0), _variant(2.1)) for number in range(15, 0, -1)]
+    broken = replace(BROKEN, remarks=(*BROKEN.remarks, DayRemark("criteria_change", "mde <b>")))
+    table = build_day_table(_log(*entries, broken), _experiment())
+    template = TEMPLATE_ENVIRONMENT.from_string(
+        '{% from "days.html" import day_table, day_sentences %}{{ day_sentences(days) }}{{ day_table(days) }}'
+    )
+    page = template.render(days=table)
+    assert page.count('<th scope="row">') == 16
+    assert "<mark>1.20</mark>" in page
+    assert "Tuesday <small>24 Nov</small>" in page
+    assert "mde &lt;b&gt;" in page
+    assert page.index("<details") > page.index("Tuesday <small>24 Nov")
+    assert "2 earlier days" in page
+    assert page.count("instead of the usual") == 1
+
+
+def test_without_days_the_table_explains_why() -> None:
+    """Before the first response, or with half-lives of weeks only."""
+    table = build_day_table(_log(), _experiment())
+    assert table.newest_rows == ()
+    assert "There is no day with responses yet" in table.notes[0]
