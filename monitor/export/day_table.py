@@ -308,4 +308,4 @@ def _notes(log: DayLog) -> Iterator[str]:
         "exposure windows. n is the number of responses with a value, of all responses. Below "
         f"{MIN_RESPONSES_PER_DAY}, no difference is displayed."
     )
-    yield f"Days are dates of {log.zone}." + (" Earlier days are not stored any more." if log.is_cut else "")
+    yield f"Days are dates of {log.zone}." + (" Earlier days are not available." if log.is_cut else "")
