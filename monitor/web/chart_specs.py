@@ -415,11 +415,17 @@ def _day_text(at_ms: float, zone: str) -> str:
 
 
 def forest_plot_spec(
-    title: str, rows: Sequence[ForestRow], *, unit: Unit = "", value_title: str = "effect", row_title: str = "group"
+    title: str,
+    rows: Sequence[ForestRow],
+    *,
+    unit: Unit = "",
+    value_title: str = "effect",
+    row_title: str = "group",
+    missing_text: str = "too few students",
 ) -> ChartSpec | None:
     """Return a forest plot: an interval and a value per row, and a line at 0; None if no row has a value or bound.
 
-    A row without a value has the text "too few students". Highlighted rows have a colour of their own. Labels differ.
+    A row without a value has `missing_text`. Highlighted rows have a colour of their own. Labels differ.
     """
     numbers = [number for row in rows for number in (row.value, row.lower, row.upper) if number is not None]
     if not numbers:
@@ -434,7 +440,7 @@ def forest_plot_spec(
             "l": _scaled(row.lower, scale),
             "u": _scaled(row.upper, scale),
             "h": row.highlighted,
-            "m": "too few students" if row.value is None else "",
+            "m": missing_text if row.value is None else "",
         }
         for row in rows
     ]
@@ -449,7 +455,7 @@ def forest_plot_spec(
         {"low": _rounded(low - margin), "high": _rounded(high + margin)}
         | {"valueFormat": _number_format(digits, signed=True)},
         {"n": row_title, "v": f"{value_title}{suffix}", "l": f"lower bound{suffix}", "u": f"upper bound{suffix}"}
-        | {"h": "shown to differ"},
+        | {"h": "highlighted"},
     )
 
 
@@ -496,7 +502,7 @@ def _row_channel() -> alt.Y:
     import altair as alt  # noqa: PLC0415
 
     axis = alt.Axis(
-        title=None, labelLimit=alt.ExprRef("max(110, 0.3 * width)"), labelColor="var(--chart-ink)", ticks=False,
+        title=None, labelLimit=alt.ExprRef("max(130, 0.3 * width)"), labelColor="var(--chart-ink)", ticks=False,
         domain=False,
     )  # fmt: skip
     return alt.Y("n:N").sort(None).axis(axis)
