@@ -39,6 +39,7 @@ def render_experiment(
     settings = replace(
         SENSITIVE_EXPERIMENT,
         name=experiment.name,
+        texts=experiment.texts,
         primary=experiment.primary,
         metrics=experiment.metric_specs or SENSITIVE_EXPERIMENT.metrics,
     )
