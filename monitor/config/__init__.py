@@ -9,6 +9,7 @@
 - `sources`, `paths`: parsers of `[[kafka.sources]]` and of its paths
 - `running_changes`: what a changed configuration changes in a running experiment
 - `digest`: a digest of all settings. `declared_set`: the versioned set of declared experiments
+- `http_access`: parsers of who may read over HTTP
 - `values`: parsers of single values. `validation`: checks of settings that depend on each other
 """
 
@@ -41,6 +42,7 @@ from monitor.config.digest import config_digest, experiments_digest, mapping_dig
 from monitor.config.display_texts import NO_TEXTS, DisplayText, DisplayTexts
 from monitor.config.exclusion import exclusion_warnings
 from monitor.config.experiment_tables import MAX_GAIN, MAX_NAME_LENGTH, experiment_warnings, is_name
+from monitor.config.http_access import PROXY_SECRET_HEADER
 from monitor.config.loading import load_settings, parse_declarations, parse_settings
 from monitor.config.metric_tables import parse_ranking_metrics
 from monitor.config.paths import Lookup, Path, Step, member_text, parse_path
@@ -111,6 +113,7 @@ __all__ = [
     "NO_TEXTS",
     "OTHER_CATEGORY",
     "PER_STUDENT_PREFIX",
+    "PROXY_SECRET_HEADER",
     "RATED_SHARE_METRIC",
     "RESPONSES_METRIC",
     "RETURN_DAYS_METRIC",

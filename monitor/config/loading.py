@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -27,6 +28,14 @@ from monitor.config.config_files import (
 )
 from monitor.config.exclusion import find_exclusion_errors
 from monitor.config.experiment_tables import MAX_NAME_LENGTH, is_name, parse_experiment
+from monitor.config.http_access import (
+    find_access_contradictions,
+    parse_public_url,
+    parse_share_secret,
+    parse_token,
+    parse_trusted_proxies,
+    parse_user_header,
+)
 from monitor.config.line_numbers import find_line, read_line_numbers
 from monitor.config.settings import (
     DiscoverSettings,
@@ -79,7 +88,7 @@ _SECRETS: Final = {
     "kafka": {"ssl_key_password", "sasl_password"},
     "schema_registry": {"password", "token"},
     "store": {"password", "user_hash_key"},
-    "http": {"token"},
+    "http": {"token", "proxy_secret", "share_secret"},
 }
 _SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -87,7 +96,6 @@ _MAX_SHARDS: Final = 256
 _MAX_POLL_RECORDS: Final = 200_000
 _MAX_EXPERIMENTS: Final = 1000
 _MAX_PATTERNS: Final = 100
-_MIN_TOKEN_LENGTH: Final = 16
 _EXPERIMENT_VARIABLES: Final = "EXPERIMENTS_"
 _YAML_LINE: Final = re.compile(r"(?m)\A(?:\s*#.*\n|\s*\n)*(?:---|[\w.-]+:(?:\s|$))")
 _PYTHON_BOOLEAN: Final = re.compile(r"(?m)^[^#\"'\n]*=\s*(True|False|yes|no|on|off)\s*(?:#.*)?$")
@@ -327,7 +335,7 @@ def _parse_section(section: str, document: Mapping[str, Any], variables: dict[st
     elif isinstance(settings, StoreSettings):
         contradictions = find_store_contradictions(settings, table)
     elif isinstance(settings, HttpSettings):
-        contradictions = find_http_contradictions(settings)
+        contradictions = chain(find_http_contradictions(settings), find_access_contradictions(settings))
     problems.errors += [
         ConfigError(f"{section}.{keys[0]}", value, expected)
         for keys, value, expected in contradictions
@@ -412,13 +420,6 @@ def _parse_host(key: str, value: object) -> str:
     if not is_host_name(name):
         raise ConfigError(key, value, "a host name or an IP address")
     return name
-
-
-def _parse_token(key: str, value: object) -> str:
-    token = parse_text(key, value)
-    if len(token) < _MIN_TOKEN_LENGTH or not re.fullmatch(r"[!-~]+", token):
-        raise ConfigError(key, "…", f"at least {_MIN_TOKEN_LENGTH} visible ASCII characters")
-    return token
 
 
 def _parse_placeholder_ids(key: str, value: object) -> frozenset[str]:
@@ -508,7 +509,12 @@ _SECTIONS: Final[Mapping[str, tuple[type[Any], Mapping[str, Parser]]]] = {
             "port": partial(parse_integer, minimum=0, maximum=MAX_PORT),
             "tls_cert_file": parse_file_name,
             "tls_key_file": parse_file_name,
-            "token": _parse_token,
+            "token": parse_token,
+            "trusted_proxies": parse_trusted_proxies,
+            "user_header": parse_user_header,
+            "proxy_secret": parse_token,
+            "share_secret": parse_share_secret,
+            "public_url": parse_public_url,
         },
     ),
     "limits": (

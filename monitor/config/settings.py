@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from ipaddress import IPv4Network, IPv6Network
 from types import MappingProxyType
 from typing import Literal, get_args
 
@@ -249,6 +250,30 @@ class HttpSettings:
     tls_key_file: str | None = None
     token: str | None = field(default=None, repr=False)
     """Token that `Authorization: Bearer` must contain, except for health checks; None for no authentication."""
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
+    """Addresses of reverse proxies that sign users in; empty without single sign-on."""
+    user_header: str | None = None
+    """Header in which a trusted proxy names the signed-in user; None without single sign-on."""
+    proxy_secret: str | None = field(default=None, repr=False)
+    """Text that a trusted proxy sends with each request; None: the address of the proxy is enough."""
+    share_secret: str | None = field(default=None, repr=False)
+    """Key of the signatures of share links; None: there are no share links."""
+    public_url: str | None = None
+    """Address at which readers reach the service, without a path; None for the address on which it listens."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody who reaches the port may read everything."""
+        return self.token is None and not self.trusted_proxies
+
+    @property
+    def url(self) -> str:
+        """The address of the service for its readers, with a slash at the end."""
+        if self.public_url is not None:
+            return f"{self.public_url}/"
+        scheme = "https" if self.tls_cert_file else "http"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{scheme}://{host}:{self.port}/"
 
 
 @dataclass(frozen=True, slots=True)

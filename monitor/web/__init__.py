@@ -6,6 +6,7 @@
 - `experiment_view`, `experiment_report`: what the page and the report of an experiment share; the report file
 - `chart_specs`, `experiment_charts`: Vega-Lite specifications; the macro `chart` of `templates/charts.html` writes them
 - `evaluation_report`: the report on an offline evaluation
+- `access`, `reader`, `share_links`: who may read what
 - `standalone`: scripts and styles inside of a report, which is a single file
 - `templates/`, `static/`: Jinja templates, styles and scripts; `charts.js` is made from `deploy/charts`
 """
@@ -15,18 +16,25 @@ from __future__ import annotations
 from monitor.web.evaluation_report import evaluation_csv, evaluation_tables, render_evaluation_report
 from monitor.web.experiment_page import GLOSSARY_PATH, ExperimentPages, glossary_page
 from monitor.web.experiment_report import render_experiment_report
+from monitor.web.pages import PageContent
 from monitor.web.routes import HTTP_PATHS, HttpEndpoints
 from monitor.web.server import HttpServer
+from monitor.web.share_links import DEFAULT_SHARE_DAYS, MAX_SHARE_DAYS, ShareLink, share_path
 
 __all__ = [
+    "DEFAULT_SHARE_DAYS",
     "GLOSSARY_PATH",
     "HTTP_PATHS",
+    "MAX_SHARE_DAYS",
     "ExperimentPages",
     "HttpEndpoints",
     "HttpServer",
+    "PageContent",
+    "ShareLink",
     "evaluation_csv",
     "evaluation_tables",
     "glossary_page",
     "render_evaluation_report",
     "render_experiment_report",
+    "share_path",
 ]

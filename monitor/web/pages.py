@@ -20,6 +20,7 @@ from starlette.responses import Response
 from starlette.templating import Jinja2Templates
 
 from monitor.export import ServiceHealth, format_count, format_percent, format_time
+from monitor.web.reader import OPEN_READER, Reader, request_reader
 
 _CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
@@ -110,9 +111,9 @@ def load_template(name: str) -> Template:
     return TEMPLATE_ENVIRONMENT.get_template(name)
 
 
-def render_page(content: PageContent, header: Mapping[str, Any], path: str = "/") -> str:
-    """Return a page as HTML; `header` is a result of `page_header`, `path` the address."""
-    return load_template(content.template).render({**content.values, **header, "path": path})
+def render_page(content: PageContent, header: Mapping[str, Any], path: str = "/", reader: Reader = OPEN_READER) -> str:
+    """Return a page for a reader as HTML; `header` is a result of `page_header`, `path` the address."""
+    return load_template(content.template).render({**content.values, **header, "path": path, "reader": reader})
 
 
 def page_response(request: Request, content: PageContent, header: Mapping[str, Any]) -> Response:
@@ -120,7 +121,9 @@ def page_response(request: Request, content: PageContent, header: Mapping[str, A
     headers = {"Content-Security-Policy": _CONTENT_SECURITY_POLICY}
     if content.file_name is not None:
         headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(content.file_name, safe='')}"
-    return Response(render_page(content, header, request.url.path), content.status, headers, "text/html")
+    return Response(
+        render_page(content, header, request.url.path, request_reader(request)), content.status, headers, "text/html"
+    )
 
 
 def page_header(health: ServiceHealth | None, readiness_problems: Sequence[str], now_ms: int) -> dict[str, Any]:

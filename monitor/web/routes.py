@@ -3,17 +3,16 @@
 A new page needs a function that returns its `PageContent`, a template that extends `base.html`, its path in
 `HTTP_PATHS`, and an entry in `pages` or `experiment_pages` of `HttpEndpoints` (`monitor.app.serve_http`). Styles and
 scripts are files in `static/`, because the Content-Security-Policy forbids inline code. A path that changes the service
-needs an entry in `_WRITE_RULES`, too.
+needs an entry in `_WRITE_RULES` in `access.py`, too.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -24,7 +23,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from starlette.applications import Starlette
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -35,23 +34,23 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from monitor.analysis import ExperimentSummary, StoreSummary, VerdictHistory, history_json
 from monitor.clock import Clock
-from monitor.config import DisplaySettings, ReloadResult, parse_instant_ms, similar_name
+from monitor.config import DisplaySettings, HttpSettings, ReloadResult, parse_instant_ms, similar_name
 from monitor.errors import DependencyUnavailable, UnusableStore, UsageError, escape_controls, escape_lines, setting_text
 from monitor.export import ExperimentsCollector, ServiceHealth, headlines_json
 from monitor.pipeline import ExperimentDeclarations
-from monitor.web.declaration_routes import MAX_DECLARATION_BYTES, DeclarationEndpoints
+from monitor.web.access import RequestRules
+from monitor.web.declaration_routes import DeclarationEndpoints
 from monitor.web.list_page import list_page
 from monitor.web.pages import ExperimentPage, Page, PageContent, page_header, page_response, problem_page
-from monitor.web.runbook import RUNBOOK_STYLES, runbook_response
+from monitor.web.reader import request_reader
+from monitor.web.runbook import runbook_response
 from monitor.web.service_page import service_page
+from monitor.web.share_links import AS_OF_PARAMETER, page_share_path
 
 log = logging.getLogger(__name__)
 MAX_CONCURRENT_STORE_READS: Final = 16
 """Concurrent requests that may read the store; a request counts until its response has been sent."""
-MAX_REQUEST_HEAD_BYTES: Final = 16_384
 _RETRY_AFTER_S: Final = 10
-_PUBLIC_PATHS: Final = frozenset({"/-/healthy", "/-/ready", "/runbook", *RUNBOOK_STYLES})
-"""Paths that need no token: for the probes of an orchestrator, and for readers who follow the link of an alert."""
 HTTP_PATHS: Final = (
     "/",
     "/experiments/NAME",
@@ -75,34 +74,11 @@ HTTP_PATHS: Final = (
     "/api/declarations",
     "/api/declarations/NAME",
 )
-_READ_METHODS: Final = ("GET", "HEAD")
 _EXPERIMENT_PAGES: Final = "/experiments/"
 _VERDICT_SUFFIX: Final = "/verdict"
 _DAYS_SUFFIX: Final = "/days"
 _ITEM_SUFFIXES: Final = ("/items", "/attention")
 _EXPERIMENT_SUFFIXES: Final = (_VERDICT_SUFFIX, _DAYS_SUFFIX, *_ITEM_SUFFIXES)
-
-
-@dataclass(frozen=True, slots=True)
-class WriteRule:
-    """What a path accepts that changes the service; only with a token. All other paths have only GET and HEAD."""
-
-    path: str
-    """The path, or the beginning of several paths if it ends with a slash."""
-    methods: tuple[str, ...]
-    """All methods of the path, GET and HEAD included if they are allowed."""
-    max_body_bytes: int = 0
-
-    def covers(self, path: str) -> bool:
-        """Return whether the rule is about a path."""
-        return path == self.path or (self.path.endswith("/") and path.startswith(self.path))
-
-
-_WRITE_RULES: Final = (
-    WriteRule("/-/reload", ("POST",)),
-    WriteRule("/api/declarations", (*_READ_METHODS, "PUT"), MAX_DECLARATION_BYTES),
-    WriteRule("/api/declarations/", (*_READ_METHODS, "POST", "DELETE")),
-)
 
 
 class HttpEndpoints:
@@ -161,11 +137,11 @@ class HttpEndpoints:
             lambda: read_summary(None), display.min_display_students, read_starts
         )
 
-    def application(self, token: str | None) -> Starlette:
-        """Return the application. A token, if given, is required for all paths except the health probes."""
+    def application(self, settings: HttpSettings) -> Starlette:
+        """Return the application; the settings state who may read."""
         application = Starlette(
-            routes=self._routes(),
-            middleware=[Middleware(DefaultHeaders), Middleware(RequestRules, token=token)],
+            routes=self._routes(settings.share_secret),
+            middleware=[Middleware(DefaultHeaders), Middleware(RequestRules, settings=settings, clock=self._clock)],
             exception_handlers={
                 HTTPException: self._http_error,
                 DependencyUnavailable: _store_unavailable,
@@ -175,12 +151,16 @@ class HttpEndpoints:
         application.router.redirect_slashes = False
         return application
 
-    def _routes(self) -> list[BaseRoute]:
+    def _routes(self, share_secret: str | None) -> list[BaseRoute]:
         """Return the routes. Starlette runs plain functions in threads, so such endpoints may block."""
         store_access = [Middleware(ConcurrencyLimit, slots=asyncio.Semaphore(MAX_CONCURRENT_STORE_READS))]
         return [
             *(Route(path, partial(self._page, page), middleware=store_access) for path, page in self._pages.items()),
-            Route(f"{_EXPERIMENT_PAGES}{{path:path}}", self._experiment_page, middleware=store_access),
+            Route(
+                f"{_EXPERIMENT_PAGES}{{path:path}}",
+                partial(self._experiment_page, share_secret),
+                middleware=store_access,
+            ),
             Route("/metrics", partial(_metrics_response, self._process_registry)),
             Route(
                 "/metrics/experiments", partial(_metrics_response, self._experiments_collector), middleware=store_access
@@ -211,16 +191,24 @@ class HttpEndpoints:
     def _service_page(self, _query: Mapping[str, str]) -> PageContent:
         return service_page(self._read_summary(None), self._read_health())
 
-    def _experiment_page(self, request: Request) -> Response:
-        """Return a page about an experiment. If an experiment is named like the path of another page, it is meant."""
+    def _experiment_page(self, share_secret: str | None, request: Request) -> Response:
+        """Return a page about an experiment. If an experiment is named like the path of another page, it is meant.
+
+        With a secret, readers who may see all experiments get a share link.
+        """
         path = request.path_params["path"]
+        reader = request_reader(request)
 
         def page(query: Mapping[str, str]) -> PageContent:
-            names = self._experiment_names()
+            names = list(filter(reader.can_see, self._experiment_names()))
             for suffix in sorted(self._experiment_pages, key=len):
                 name = path[: len(path) - len(suffix)]
                 if path.endswith(suffix) and name in names:
-                    return self._experiment_pages[suffix](name, query)
+                    content = self._experiment_pages[suffix](name, query)
+                    if share_secret is None or not reader.can_see_all:
+                        return content
+                    link = page_share_path(share_secret, name, query.get(AS_OF_PARAMETER, ""), self._clock() / 1000)
+                    return replace(content, values={**content.values, "share_path": link})
             text = unknown_experiment_text(path, names)
             return problem_page("No such experiment", f"{text[0].upper()}{text[1:]}.", 404)
 
@@ -281,6 +269,9 @@ class HttpEndpoints:
                 pass
         as_of_ms = _as_of_ms(request)
         summary = self._read_summary(as_of_ms)
+        experiments, reader = summary.experiments, request_reader(request)
+        visible_experiments = {key: experiments[key] for key in experiments if reader.can_see(key)}
+        summary = replace(summary, experiments=visible_experiments)
         days_of = summary.experiments.get(name.removesuffix(_DAYS_SUFFIX)) if name.endswith(_DAYS_SUFFIX) else None
         if self._read_days is not None and days_of is not None and name not in summary.experiments:
             return _json_response(self._read_days(days_of, as_of_ms))
@@ -313,67 +304,6 @@ class ConcurrencyLimit:
             await self._app(scope, receive, send)
 
 
-class RequestRules:
-    """ASGI middleware that rejects requests that are too large or lack a valid token, and methods that are not allowed.
-
-    Paths without a `WriteRule` allow GET and HEAD, without a body.
-    """
-
-    def __init__(self, app: ASGIApp, token: str | None) -> None:
-        self._app = app
-        self._token = token
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a valid request on to the application; send an error response to any other request."""
-        await (self._error_response(scope) or self._app)(scope, receive, send)
-
-    def _error_response(self, scope: Scope) -> Response | None:
-        headers = Headers(scope=scope)
-        line_bytes = len(scope["method"]) + len(scope["raw_path"]) + len(scope["query_string"])
-        head_bytes = line_bytes + sum(len(name) + len(text) + 4 for name, text in headers.raw)
-        if head_bytes > MAX_REQUEST_HEAD_BYTES:
-            status = 414 if line_bytes > MAX_REQUEST_HEAD_BYTES else 413
-            return _text_response(
-                f"request line and headers: {head_bytes} bytes, expected at most {MAX_REQUEST_HEAD_BYTES}", status
-            )
-        if scope["http_version"] not in ("1.0", "1.1"):
-            return _text_response("expected HTTP/1.0 or HTTP/1.1", 505)
-        if not (scope["path"] in _PUBLIC_PATHS or self._authorized(headers)):
-            return _text_response("a bearer token is needed here", 401, {"WWW-Authenticate": "Bearer"})
-        rule = next((rule for rule in _WRITE_RULES if rule.covers(scope["path"])), WriteRule("", _READ_METHODS))
-        return _body_error(headers, rule.max_body_bytes) or self._method_error(scope["method"], rule)
-
-    def _method_error(self, method: str, rule: WriteRule) -> Response | None:
-        if method not in rule.methods:
-            return _text_response(f"only {' and '.join(rule.methods)}", 405, {"Allow": ", ".join(rule.methods)})
-        if method not in _READ_METHODS and self._token is None:
-            return _text_response(
-                "a change needs a token, and this service has none: name a file with a token in "
-                "ABMONITOR_HTTP_TOKEN_FILE, and restart the service",
-                403,
-            )
-        return None
-
-    def _authorized(self, headers: Headers) -> bool:
-        if self._token is None:
-            return True
-        scheme, _, token = headers.get("Authorization", "").partition(" ")
-        # Starlette decodes headers as Latin-1.
-        valid = hmac.compare_digest(token.strip().encode("latin-1"), self._token.encode())
-        return valid and scheme.lower() == "bearer"
-
-
-def _body_error(headers: Headers, max_bytes: int) -> Response | None:
-    """Return the response to a request whose body is too large or of unknown length; the server enforces the length."""
-    if max_bytes and "Transfer-Encoding" in headers:
-        return _text_response("the length of the body is needed here", 411, {"Connection": "close"})
-    length = headers.get("Content-Length", "0").lstrip("0")
-    if len(length) > len(str(max_bytes)) or int(length or "0") > max_bytes or "Transfer-Encoding" in headers:
-        expected = f"expected a body of at most {max_bytes} bytes" if max_bytes else "a request has no body here"
-        return _text_response(expected, 413, {"Connection": "close"})
-    return None
-
-
 class DefaultHeaders:
     """ASGI middleware that adds the common headers to every response."""
 
@@ -388,6 +318,7 @@ class DefaultHeaders:
                 headers = MutableHeaders(scope=message)
                 headers.setdefault("X-Content-Type-Options", "nosniff")
                 headers.setdefault("Cache-Control", "no-store")
+                headers.setdefault("Referrer-Policy", "no-referrer")
                 if message["status"] == HTTPStatus.SERVICE_UNAVAILABLE:
                     headers.setdefault("Retry-After", str(_RETRY_AFTER_S))
             await send(message)

@@ -17,9 +17,10 @@ from monitor.web.pages import PAGE_TEMPLATES
 
 RUNBOOK_STYLES: Final = ("/static/page.css", "/static/runbook.css")
 """The style sheets of the page."""
-_CONTENT_SECURITY_POLICY: Final = (
+STATIC_PAGE_POLICY: Final = (
     "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+"""The Content-Security-Policy of pages without a script."""
 _SECTION_LEVEL: Final = "h2"
 _HEADING_TOKENS: Final = 3
 """A heading is parsed into its begin, its text and its end."""
@@ -27,7 +28,7 @@ _HEADING_TOKENS: Final = 3
 
 def runbook_response(request: Request) -> Response:
     """Return the page. It needs neither the store nor Kafka."""
-    headers = {"Content-Security-Policy": _CONTENT_SECURITY_POLICY}
+    headers = {"Content-Security-Policy": STATIC_PAGE_POLICY}
     introduction, sections = _rendered_runbook()
     context = {"introduction": introduction, "sections": sections, "styles": RUNBOOK_STYLES}
     return PAGE_TEMPLATES.TemplateResponse(request, "runbook.html", context, 200, headers)

@@ -7,6 +7,7 @@ import logging
 import socket
 import ssl
 import threading
+from dataclasses import replace
 from typing import Any, Final, cast
 
 import uvicorn
@@ -29,7 +30,7 @@ class HttpServer:
 
     def __init__(self, settings: HttpSettings, endpoints: HttpEndpoints) -> None:
         self._settings = settings
-        self._application = ResponseDeadline(endpoints.application(settings.token))
+        self._application = ResponseDeadline(endpoints.application(settings))
         self.port = settings.port
         """The port on which the server listens. A configured port of 0 is replaced by the actual port in `start`."""
         self._server: uvicorn.Server | None = None
@@ -37,10 +38,8 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        """The URL of the HTML page."""
-        scheme = "https" if self._settings.tls_cert_file else "http"
-        host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
-        return f"{scheme}://{host}:{self.port}/"
+        """The URL of the HTML page on this machine."""
+        return replace(self._settings, port=self.port, public_url=None).url
 
     def start(self) -> None:
         """Listen on the configured address and serve requests. Raises `UsageError` if the address cannot be used."""
@@ -50,6 +49,8 @@ class HttpServer:
             log.warning(
                 "http.token is sent unencrypted: set http.tls_cert_file and http.tls_key_file, or encrypt in a proxy"
             )
+        if settings.share_secret is not None and settings.is_open:
+            log.warning("http.share_secret has no effect: without token and trusted_proxies, all can read all")
         listener = _listening_socket(settings.host, settings.port)
         self.port = listener.getsockname()[1]
         limits = ConnectionLimits(tls)

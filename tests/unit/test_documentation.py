@@ -26,7 +26,7 @@ def _anchors(page: Path) -> set[str]:
 def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
     """Relative links only; a link to a heading of a page names an existing heading."""
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
-        if link.startswith("http"):
+        if link.startswith(("http://", "https://")):
             continue
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page

@@ -78,3 +78,12 @@ document.addEventListener("input", (event) => {
     update();
   }, 200);
 });
+
+/* A share link is copied. Without the clipboard, which browsers offer only over HTTPS, the link opens. */
+document.addEventListener("click", async (event) => {
+  const link = event.target.closest("a.share");
+  if (!link || !navigator.clipboard) return;
+  event.preventDefault();
+  await navigator.clipboard.writeText(link.href);
+  link.textContent = "Link copied: valid for seven days";
+});

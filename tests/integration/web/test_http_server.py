@@ -29,8 +29,9 @@ from monitor.config import DisplaySettings, HttpSettings, ReloadResult
 from monitor.errors import CorruptStore, DependencyUnavailable, UsageError
 from monitor.export import ServiceHealth
 from monitor.web import HttpEndpoints, HttpServer
+from monitor.web.access import WriteRule, body_error
 from monitor.web.http_connections import MAX_CONNECTIONS
-from monitor.web.routes import MAX_CONCURRENT_STORE_READS, WriteRule, _body_error
+from monitor.web.routes import MAX_CONCURRENT_STORE_READS
 from tests.support.command import eventually, get
 from tests.support.http_client import ask
 
@@ -59,7 +60,7 @@ def _server(
     reload_result: ReloadResult = RELOADED,
 ) -> Iterator[int]:
     """Yield the port of a server without a store; `summary` and `items` are the results of reads."""
-    files = {}
+    files: dict[str, Any] = {}
     if certificate is not None and directory is not None:
         files = {"tls_cert_file": str(directory / "cert.pem"), "tls_key_file": str(directory / "key.pem")}
         Path(files["tls_cert_file"]).write_bytes(
@@ -249,9 +250,10 @@ class TestStatic:
         """No directory listing, and no file outside of the folder."""
         assert ask(plain, path).status == 404
 
-    def test_the_script_of_the_page_requires_the_token(self, guarded: int) -> None:
-        """Like the page."""
-        assert ask(guarded, "/static/page.js").status == 401
+    def test_static_files_need_no_token(self, guarded: int) -> None:
+        """They have no data, and readers of share links need them. Nothing else is below the path."""
+        assert ask(guarded, "/static/page.js").status == 200
+        assert ask(guarded, "/static/../api/experiments").status == 404
 
 
 class TestRunbook:
@@ -629,7 +631,7 @@ class TestBodies:
     )
     def test_a_body_has_a_stated_length_up_to_the_limit(self, headers: dict[str, str], status: int | None) -> None:
         """The server closes connections whose body is longer than stated."""
-        response = _body_error(Headers(headers), 262_144)
+        response = body_error(Headers(headers), 262_144)
         assert (response.status_code if response else None) == status
 
     def test_a_rule_that_ends_with_a_slash_covers_the_paths_below(self) -> None:
