@@ -69,6 +69,8 @@ _VALUE_TEXT: Final = "isValid(datum.v) ? format(datum.v, valueFormat) : '–'"
 _INTERVAL_TEXT: Final = (
     "isValid(datum.l) && isValid(datum.u) ? format(datum.l, valueFormat) + ' to ' + format(datum.u, valueFormat) : '–'"
 )
+_ROW_LABEL: Final = "split(replace(datum.label, regexp('^(.{6,24}) '), '$1\\n'), '\\n')"
+"""The name of a row, in two lines if it is long."""
 _HORIZONTAL_TICKS: Final = "max(3, floor(width / 90))"
 
 
@@ -498,12 +500,12 @@ def _horizontal_channel(title: str | None) -> Callable[[str], alt.X]:
 
 
 def _row_channel() -> alt.Y:
-    """Return the place of named rows; a narrow chart cuts long names off."""
+    """Return the place of named rows; a narrow chart cuts off long names."""
     import altair as alt  # noqa: PLC0415
 
     axis = alt.Axis(
-        title=None, labelLimit=alt.ExprRef("max(130, 0.3 * width)"), labelColor="var(--chart-ink)", ticks=False,
-        domain=False,
+        title=None, labelExpr=_ROW_LABEL, labelLimit=alt.ExprRef("max(140, 0.3 * width)"),
+        labelColor="var(--chart-ink)", ticks=False, domain=False,
     )  # fmt: skip
     return alt.Y("n:N").sort(None).axis(axis)
 
