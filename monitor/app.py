@@ -22,7 +22,7 @@ from monitor.config import (
 )
 from monitor.engine import EventNormalizer, Experiment, IdHasher
 from monitor.export import (
-    RecentHealth,
+    RecentReading,
     ReportReader,
     ServiceHealth,
     attention_json,
@@ -292,15 +292,18 @@ def serve_http(
 
     def read_current_health() -> ServiceHealth:
         reader = current_reader()
-        return read_health(reader, settings, reader.read_summary(), clock())
+        return read_health(reader, settings, reader.read_counts(), clock())
 
-    recent_health = RecentHealth(read_current_health)
+    recent_verdicts = RecentReading(lambda: current_reader().read_verdicts())
+    recent_health = RecentReading(read_current_health)
 
     reports = ReportReader(current_reader, settings.display.min_display_students)
     experiment_pages = ExperimentPages(reports, recent_health.read, clock)
 
     endpoints = HttpEndpoints(
         read_summary=lambda as_of_ms: current_reader().read_summary(as_of_ms),
+        read_verdicts=recent_verdicts.read,
+        read_counts=lambda: current_reader().read_counts(),
         read_history=lambda experiment: current_reader().read_verdict_history(experiment),
         read_items=lambda path, query: answer_items_request(current_reader(), path, query),
         read_days=lambda experiment, as_of_ms: read_days_json(current_reader(), experiment, as_of_ms),

@@ -41,6 +41,7 @@ from monitor.analysis.drift import (
     measure_day_drift,
     measure_drift,
 )
+from monitor.analysis.entry_days import find_first_entry_day
 from monitor.analysis.interim_history import (
     StudentSplit,
     compute_interim_analyses,
@@ -133,6 +134,7 @@ __all__ = [
     "find_analysis_time",
     "find_closing_times",
     "find_entry_days",
+    "find_first_entry_day",
     "find_meant_name",
     "format_timestamp",
     "history_json",

@@ -23,8 +23,8 @@ from monitor.export.day_table import (
 )
 from monitor.export.experiment_settings import describe_settings
 from monitor.export.freshness import Freshness
-from monitor.export.headline import Headline, describe_headlines, headlines_json, state_title
-from monitor.export.health import RecentHealth, ServiceHealth, arrival_rows, health_facts, read_health
+from monitor.export.headline import Headline, RelativeBounds, describe_headlines, headlines_json, state_title
+from monitor.export.health import RecentReading, ServiceHealth, arrival_rows, health_facts, read_health
 from monitor.export.item_tables import (
     REVIEW_NOTE,
     SCORE_NOTE,
@@ -64,6 +64,7 @@ from monitor.export.presentation import (
     format_age,
     format_count,
     format_counted,
+    format_duration,
     format_optional_difference,
     format_optional_mean,
     format_percent,
@@ -107,7 +108,8 @@ __all__ = [
     "ExperimentsCollector",
     "Freshness",
     "Headline",
-    "RecentHealth",
+    "RecentReading",
+    "RelativeBounds",
     "ReportData",
     "ReportReader",
     "ServiceHealth",
@@ -135,6 +137,7 @@ __all__ = [
     "format_age",
     "format_count",
     "format_counted",
+    "format_duration",
     "format_optional_difference",
     "format_optional_mean",
     "format_percent",

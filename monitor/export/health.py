@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from monitor import __version__
 from monitor.analysis import StoreSummary, format_timestamp
@@ -34,7 +35,9 @@ _RECOVERED_MS: Final = 600_000
 """A failure is over once a worker that started afterwards has run for this time."""
 _LARGE_LAG_EVENTS: Final = 10_000
 _MAX_REASONS: Final = 3
-_MAX_READING_AGE_S: Final = 10.0
+MAX_READING_AGE_S: Final = 5.0
+"""A page is brought up to date as often."""
+_Reading = TypeVar("_Reading")
 _USER: Final = re.compile(r"(?<=//)[^/@,]*@")
 
 
@@ -165,24 +168,32 @@ def read_health(reader: StoreReader, settings: Settings, summary: StoreSummary, 
     )
 
 
-class RecentHealth:
-    """The health of the service as of at most ten seconds ago: `read` would read thousands of keys at each request.
+class RecentReading(Generic[_Reading]):
+    """A reading of the store that all requests of the last seconds share: a new one reads thousands of keys."""
 
-    A worker renews its record and its data problems as seldom.
-    """
-
-    def __init__(self, read: Callable[[], ServiceHealth], monotonic_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        read: Callable[[], _Reading],
+        max_age_s: float = MAX_READING_AGE_S,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._read = read
+        self._max_age_s = max_age_s
         self._monotonic_s = monotonic_s
-        self._last_reading: tuple[float, ServiceHealth] | None = None
-        """(monotonic time of the reading, health)."""
+        self._lock = threading.Lock()
+        self._last_reading: tuple[float, _Reading] | None = None
+        """(monotonic time before the reading, its result)."""
 
-    def read(self) -> ServiceHealth:
-        """Return the last reading, or a new one if the last is older. Raises `StoreUnavailable`."""
-        now_s = self._monotonic_s()
-        if self._last_reading is None or now_s - self._last_reading[0] > _MAX_READING_AGE_S:
-            self._last_reading = now_s, self._read()
-        return self._last_reading[1]
+    def read(self) -> _Reading:
+        """Return the last reading, or a new one if the last is older. Raises the errors of `read`.
+
+        Of several threads, one reads and the others wait.
+        """
+        with self._lock:
+            now_s = self._monotonic_s()
+            if self._last_reading is None or now_s - self._last_reading[0] > self._max_age_s:
+                self._last_reading = now_s, self._read()
+            return self._last_reading[1]
 
 
 def health_facts(health: ServiceHealth) -> list[tuple[str, str]]:

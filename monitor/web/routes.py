@@ -84,8 +84,9 @@ _EXPERIMENT_SUFFIXES: Final = (_VERDICT_SUFFIX, _DAYS_SUFFIX, *_ITEM_SUFFIXES)
 class HttpEndpoints:
     """The routes of the application and their endpoints.
 
-    `read_summary`, `read_history` and `read_items` may block, and may raise `DependencyUnavailable`. `read_items` takes
-    the path after `/api/experiments/` and the query. It raises `UsageError` for a wrong query and KeyError for an
+    `read_summary`, `read_verdicts`, `read_counts`, `read_history` and `read_items` may block, and may raise
+    `DependencyUnavailable`. `read_verdicts` returns recent verdicts, see the methods of `StoreReader`. `read_items`
+    takes the path after `/api/experiments/` and the query. It raises `UsageError` for a wrong query and KeyError for an
     unknown experiment. `read_days` returns the days of an experiment up to a time as JSON; without it, there is no such
     path.
     `read_health` returns a recent health of the service. It and `read_starts` may raise `DependencyUnavailable`.
@@ -102,6 +103,8 @@ class HttpEndpoints:
         self,
         *,
         read_summary: Callable[[int | None], StoreSummary],
+        read_verdicts: Callable[[], StoreSummary],
+        read_counts: Callable[[], StoreSummary],
         read_history: Callable[[ExperimentSummary], VerdictHistory],
         read_items: Callable[[str, Mapping[str, str]], dict[str, Any]],
         read_health: Callable[[], ServiceHealth],
@@ -119,6 +122,8 @@ class HttpEndpoints:
         read_days: Callable[[ExperimentSummary, int | None], dict[str, Any]] | None = None,
     ) -> None:
         self._read_summary = read_summary
+        self._read_verdicts = read_verdicts
+        self._read_counts = read_counts
         self._read_history = read_history
         self._read_items = read_items
         self._read_days = read_days
@@ -185,11 +190,11 @@ class HttpEndpoints:
             return self._page_without_store(request, f"The store is out of reach: {error}", 503)
         return page_response(request, content, page_header(health, self._readiness_problems(), self._clock()))
 
-    def _list_page(self, _query: Mapping[str, str]) -> PageContent:
-        return list_page(self._read_summary(None), self._read_health(), self._display, self._clock())
+    def _list_page(self, query: Mapping[str, str]) -> PageContent:
+        return list_page(self._read_verdicts(), self._read_health(), self._display, self._clock(), query)
 
     def _service_page(self, _query: Mapping[str, str]) -> PageContent:
-        return service_page(self._read_summary(None), self._read_health())
+        return service_page(self._read_counts(), self._read_health())
 
     def _experiment_page(self, share_secret: str | None, request: Request) -> Response:
         """Return a page about an experiment. If an experiment is named like the path of another page, it is meant.

@@ -71,6 +71,8 @@ class Service:
         change(lambda current: replace_file_experiments(current, ranker, "a file", wall_clock()))
         endpoints = HttpEndpoints(
             read_summary=_no_store,
+            read_verdicts=lambda: _no_store(None),
+            read_counts=lambda: _no_store(None),
             read_history=lambda _experiment: {},
             read_items=lambda path, _query: {"path": path},
             read_health=lambda: ServiceHealth(0, "", ""),

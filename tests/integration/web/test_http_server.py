@@ -85,6 +85,8 @@ def _endpoints(
 ) -> HttpEndpoints:
     return HttpEndpoints(
         read_summary=summary,
+        read_verdicts=lambda: summary(None),
+        read_counts=lambda: summary(None),
         read_history=lambda _experiment: {},
         read_items=items,
         read_health=lambda: ServiceHealth(0, "", ""),
