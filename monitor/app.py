@@ -55,7 +55,7 @@ from monitor.state import (
     read_service_records,
     running_store_server,
 )
-from monitor.web import GLOSSARY_PATH, ExperimentPages, HttpEndpoints, HttpServer, glossary_page
+from monitor.web import GLOSSARY_PATH, ExperimentPages, HttpEndpoints, HttpServer, PageContent, glossary_page, plan_page
 
 GC_THRESHOLD: Final = 400_000
 """New objects between two runs of Python's cyclic garbage collector. A run visits every cached row and frees next to
@@ -300,6 +300,11 @@ def serve_http(
     reports = ReportReader(current_reader, settings.display.min_display_students)
     experiment_pages = ExperimentPages(reports, recent_health.read, clock)
 
+    def show_plan(name: str, query: Mapping[str, str]) -> PageContent:
+        reader = current_reader()
+        experiment = {experiment.name: experiment for experiment in reader.experiments}[name]
+        return plan_page(experiment, reader.read_summary(names=[name]).experiments[name], settings.display, query)
+
     endpoints = HttpEndpoints(
         read_summary=lambda as_of_ms: current_reader().read_summary(as_of_ms),
         read_verdicts=recent_verdicts.read,
@@ -321,6 +326,7 @@ def serve_http(
             "": experiment_pages.page,
             "/report": experiment_pages.report_file,
             "/items": experiment_pages.items,
+            "/plan": show_plan,
         },
         experiment_names=lambda: [experiment.name for experiment in current_reader().experiments],
     )

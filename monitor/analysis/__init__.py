@@ -1,8 +1,9 @@
 """Analysis of experiments: from stored sums to verdicts, subgroup effects, summaries and drift. Pure functions, no I/O.
 
-- `plan`: the settings of an analysis and the allocation phases. `cohort_view`: closed cohorts as of an event time.
+- `analysis_plan`: the settings of an analysis, allocation phases. `cohort_view`: closed cohorts as of an event time.
 - `analyzer`: comparisons, sample ratio and verdicts. `subgroups`: effects by category and by days since first exposure.
 - `entry_days`: the first and last day of entry, without stray days. `interim_history`: analyses as of past times.
+- `experiment_planning`: students and days until an effect is resolved, from stored estimates or assumptions.
 - `snapshots`: hourly results to keep, because they cannot be recomputed.
 - `day_log`: the days of an experiment with remarks on unusual ones.
 - `summary`: the read model of all outputs. `drift`: changes of a distribution from day to day.
@@ -13,6 +14,7 @@
 
 from __future__ import annotations
 
+from monitor.analysis.analysis_plan import find_analysis_time
 from monitor.analysis.analyzer import Analysis, Analyzer
 from monitor.analysis.day_log import (
     MIN_RESPONSES_PER_DAY,
@@ -42,6 +44,25 @@ from monitor.analysis.drift import (
     measure_drift,
 )
 from monitor.analysis.entry_days import find_first_entry_day
+from monitor.analysis.experiment_planning import (
+    ASSUMPTION_OPTIONS,
+    DEFAULT_POWERS,
+    MAX_LISTED,
+    PLAN_OPTIONS,
+    ExperimentPlan,
+    PlanCriteria,
+    PlanningValues,
+    PlanOptionError,
+    PlanOptions,
+    PrePeriod,
+    ResponseAssumptions,
+    assumed_planning_values,
+    parse_plan_number,
+    parse_plan_options,
+    parse_response_assumptions,
+    plan_experiment,
+    stored_planning_values,
+)
 from monitor.analysis.interim_history import (
     StudentSplit,
     compute_interim_analyses,
@@ -59,7 +80,6 @@ from monitor.analysis.item_overview import (
 )
 from monitor.analysis.item_scores import ItemScore
 from monitor.analysis.item_sums import ItemCoverage, ItemSums, StoredItems
-from monitor.analysis.plan import find_analysis_time
 from monitor.analysis.snapshots import (
     DecayedMeanSnapshot,
     ExperimentSnapshot,
@@ -83,8 +103,12 @@ from monitor.analysis.undeclared import UndeclaredExperiment, auto_adoptable, fi
 from monitor.stats import BackfillProgress, ExperimentHistory
 
 __all__ = [
+    "ASSUMPTION_OPTIONS",
+    "DEFAULT_POWERS",
+    "MAX_LISTED",
     "MIN_DRIFT_ALPHA",
     "MIN_RESPONSES_PER_DAY",
+    "PLAN_OPTIONS",
     "REVIEW_DAYS",
     "Analysis",
     "Analyzer",
@@ -100,6 +124,7 @@ __all__ = [
     "Drift",
     "DriftDistance",
     "ExperimentHistory",
+    "ExperimentPlan",
     "ExperimentSnapshot",
     "ExperimentSummary",
     "IntraListDiversity",
@@ -108,7 +133,13 @@ __all__ = [
     "ItemScore",
     "ItemSums",
     "MetricSummary",
+    "PlanCriteria",
+    "PlanOptionError",
+    "PlanOptions",
+    "PlanningValues",
+    "PrePeriod",
     "RemarkKind",
+    "ResponseAssumptions",
     "ResponseWithFeedback",
     "ReviewRanking",
     "SnapshotHistory",
@@ -125,6 +156,7 @@ __all__ = [
     "VariantDaySums",
     "VariantSummary",
     "VerdictHistory",
+    "assumed_planning_values",
     "auto_adoptable",
     "build_day_log",
     "compute_interim_analyses",
@@ -142,10 +174,15 @@ __all__ = [
     "list_verdict_history",
     "measure_day_drift",
     "measure_drift",
+    "parse_plan_number",
+    "parse_plan_options",
+    "parse_response_assumptions",
+    "plan_experiment",
     "rank_for_review",
     "select_prunable_hours",
     "spelling",
     "stored_name",
+    "stored_planning_values",
     "take_snapshot",
     "undeclared_json",
 ]

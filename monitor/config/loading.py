@@ -26,6 +26,7 @@ from monitor.config.config_files import (
     read_config_files,
     referenced_files,
 )
+from monitor.config.display_texts import parse_link
 from monitor.config.exclusion import find_exclusion_errors
 from monitor.config.experiment_tables import MAX_NAME_LENGTH, is_name, parse_experiment
 from monitor.config.http_access import (
@@ -415,6 +416,11 @@ def _parse_start(key: str, value: object) -> str:
     return str(start)
 
 
+def _parse_grafana_url(key: str, value: object) -> str:
+    """Return an address without a slash at the end."""
+    return parse_link(key, value).rstrip("/")
+
+
 def _parse_host(key: str, value: object) -> str:
     name = parse_text(key, value)
     if not is_host_name(name):
@@ -532,7 +538,7 @@ _SECTIONS: Final[Mapping[str, tuple[type[Any], Mapping[str, Parser]]]] = {
             "rejection_window": _parse_count,
         },
     ),
-    "display": (DisplaySettings, {"min_display_students": _parse_count}),
+    "display": (DisplaySettings, {"min_display_students": _parse_count, "grafana_url": _parse_grafana_url}),
     "discover": (
         DiscoverSettings,
         {

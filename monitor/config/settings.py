@@ -302,6 +302,8 @@ class LimitSettings:
 class DisplaySettings:
     min_display_students: int = 1
     """Number of students below which the page, Prometheus and reports leave out means, effects and drift."""
+    grafana_url: str | None = None
+    """Address of a Grafana with the boards of AB Monitor, without a slash at the end; None for no links."""
 
 
 @dataclass(frozen=True, slots=True)

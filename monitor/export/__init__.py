@@ -3,6 +3,7 @@
 - `prometheus`: the metrics of the experiments, and the catalogue of all metrics
 - `presentation`: texts that terminal and web page share: tables, footnotes, verdicts, formatted numbers
 - `terminal`: tables for a terminal, JSON output, exit codes of verdicts
+- `plan_tables`: the texts of a plan
 - `item_tables`: item statistics and the review order
 - `experiment_settings`: an experiment's settings in the words of the configuration file
 - `health`, `freshness`: workers, arriving events by topic, the age of the newest events, and what is wrong
@@ -38,6 +39,7 @@ from monitor.export.item_tables import (
     short_id_text,
     worst_items_json,
 )
+from monitor.export.plan_tables import PlanTable, PlanTexts, describe_plan
 from monitor.export.presentation import (
     ABSENT_TEXT,
     COUNT_EXPLANATION,
@@ -83,6 +85,7 @@ from monitor.export.terminal import (
     id_text,
     print_json,
     render_health,
+    render_plan,
     render_summary,
     render_verdicts,
     simple_table,
@@ -108,6 +111,8 @@ __all__ = [
     "ExperimentsCollector",
     "Freshness",
     "Headline",
+    "PlanTable",
+    "PlanTexts",
     "RecentReading",
     "RelativeBounds",
     "ReportData",
@@ -126,6 +131,7 @@ __all__ = [
     "describe_first_decision",
     "describe_headlines",
     "describe_metric",
+    "describe_plan",
     "describe_settings",
     "describe_state",
     "describe_time_to_decide",
@@ -157,6 +163,7 @@ __all__ = [
     "render_attention",
     "render_diversity",
     "render_health",
+    "render_plan",
     "render_summary",
     "render_verdicts",
     "render_worst_items",

@@ -60,6 +60,7 @@ from monitor.stats import (
     SkippedEventCounts,
     StoredStudentSums,
     design_effect,
+    intra_student_correlation,
     live_metric_statistic,
     live_rated_share_statistic,
 )
@@ -640,6 +641,7 @@ class StoreReader:
             metrics=metrics,
             excluded_responses=0 if excluded is None else int(ResponseRecord(excluded.all_time_sums).responses),
             excluded_students=0 if excluded is None else UnitRecord(excluded.unit_sums).students,
+            primary_correlation=_primary_correlation(variant, layout, metrics[variant.experiment.primary]),
         )
 
 
@@ -691,6 +693,17 @@ def _design_effect(count: int, total: float, square: float, clustered_variance: 
     return (
         None if clustered_variance is None or variance is None else design_effect(clustered_variance, variance / count)
     )
+
+
+def _primary_correlation(variant: _VariantRecords, layout: RecordLayout, metric: MetricSummary) -> float | None:
+    """Return the correlation of the primary metric between two responses of a student; None if unknown."""
+    statistic = live_metric_statistic(variant.unit_sums, layout, layout.primary_index, "rated")
+    clustered_variance = statistic.estimate().variance
+    if clustered_variance is None or not metric.variance:
+        return None
+    effect = design_effect(clustered_variance, metric.variance / metric.count)
+    weighted_responses = statistic.denominator_sum_of_squares / statistic.denominator_total
+    return None if effect is None else intra_student_correlation(effect, weighted_responses)
 
 
 def _responses_per_student(variants: Sequence[_VariantRecords]) -> float:

@@ -2,7 +2,7 @@
 
 - `server`, `http_connections`: uvicorn in a background thread, with limits of connections and times
 - `routes`, `pages`: the Starlette application, and what all pages share
-- `list_page`, `experiment_page`, `service_page`, `glossary`: the content of the pages
+- `list_page`, `experiment_page`, `plan_page`, `service_page`, `glossary`: the content of the pages
 - `experiment_view`, `experiment_report`: what the page and the report of an experiment share; the report file
 - `chart_specs`, `experiment_charts`: Vega-Lite specifications; the macro `chart` of `templates/charts.html` writes them
 - `evaluation_report`: the report on an offline evaluation
@@ -17,6 +17,7 @@ from monitor.web.evaluation_report import evaluation_csv, evaluation_tables, ren
 from monitor.web.experiment_page import GLOSSARY_PATH, ExperimentPages, glossary_page
 from monitor.web.experiment_report import render_experiment_report
 from monitor.web.pages import PageContent
+from monitor.web.plan_page import plan_page
 from monitor.web.routes import HTTP_PATHS, HttpEndpoints
 from monitor.web.server import HttpServer
 from monitor.web.share_links import DEFAULT_SHARE_DAYS, MAX_SHARE_DAYS, ShareLink, share_path
@@ -34,6 +35,7 @@ __all__ = [
     "evaluation_csv",
     "evaluation_tables",
     "glossary_page",
+    "plan_page",
     "render_evaluation_report",
     "render_experiment_report",
     "share_path",

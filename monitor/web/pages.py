@@ -41,6 +41,8 @@ class PageContent:
     status: int = 200
     file_name: str | None = None
     """The name under which a browser stores the page instead of showing it; None for pages that are shown."""
+    experiment: str = ""
+    """Name of the experiment that the page is about; `HttpEndpoints` sets it."""
 
 
 Page: TypeAlias = Callable[[Mapping[str, str]], PageContent]

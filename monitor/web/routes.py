@@ -40,6 +40,7 @@ from monitor.export import ExperimentsCollector, ServiceHealth, headlines_json
 from monitor.pipeline import ExperimentDeclarations
 from monitor.web.access import RequestRules
 from monitor.web.declaration_routes import DeclarationEndpoints
+from monitor.web.grafana_links import board_address
 from monitor.web.list_page import list_page
 from monitor.web.pages import ExperimentPage, Page, PageContent, page_header, page_response, problem_page
 from monitor.web.reader import request_reader
@@ -57,6 +58,7 @@ HTTP_PATHS: Final = (
     "/experiments/NAME/report",
     "/experiments/NAME/items",
     "/glossary",
+    "/experiments/NAME/plan",
     "/service",
     "/metrics",
     "/metrics/experiments",
@@ -188,7 +190,9 @@ class HttpEndpoints:
             health = self._read_health()
         except DependencyUnavailable as error:
             return self._page_without_store(request, f"The store is out of reach: {error}", 503)
-        return page_response(request, content, page_header(health, self._readiness_problems(), self._clock()))
+        header = page_header(health, self._readiness_problems(), self._clock())
+        board = board_address(self._display.grafana_url, request.url.path, content.experiment)
+        return page_response(request, content, {**header, "board_address": board})
 
     def _list_page(self, query: Mapping[str, str]) -> PageContent:
         return list_page(self._read_verdicts(), self._read_health(), self._display, self._clock(), query)
@@ -209,7 +213,7 @@ class HttpEndpoints:
             for suffix in sorted(self._experiment_pages, key=len):
                 name = path[: len(path) - len(suffix)]
                 if path.endswith(suffix) and name in names:
-                    content = self._experiment_pages[suffix](name, query)
+                    content = replace(self._experiment_pages[suffix](name, query), experiment=name)
                     if share_secret is None or not reader.can_see_all:
                         return content
                     link = page_share_path(share_secret, name, query.get(AS_OF_PARAMETER, ""), self._clock() / 1000)

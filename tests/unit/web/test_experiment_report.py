@@ -366,7 +366,7 @@ class TestVerdict:
                 report_data(STUDENTS_WITH_EFFECT, time_after_days(14), snapshots=snapshots, min_students=401)
             )
         )
-        assert "The effect of treatment on dcg@5 is not known yet." in page.text
+        assert "The effect of treatment on dcg@5 is hidden, because a variant has few students." in page.text
         assert "dcg@5 – – – – decides: too few students – – 400 + 400" in page.text
         primary = SHIPPED.latest_analysis.verdicts["treatment"].primary
         assert format_optional_mean("dcg@5", primary.control.mean) not in page.text
