@@ -327,13 +327,13 @@ class _VerdictView:
         rates = self.verdict.evidence.students_per_day_with(result.control, result.treatment)
         days = days_until_decided(result, rates)
         if result.state == "unknown":
-            return f"The time until the guardrail on the {label} is decided is not known yet."
+            return f"Guardrail on {label}: the time until it is decided is not known yet."
         if days is None:
             return (
-                f"If the {label} stays as observed, it is too close to its margin to be decided within ten years: "
-                "decide whether this margin matters."
+                f"Guardrail on {label}: the observed difference is too close to the margin to be decided within ten "
+                "years. Consider whether this margin matters."
             )
-        return f"If the {label} stays as observed, its guardrail is decided {self._in_days(days)}."
+        return f"Guardrail on {label}: if the difference stays as observed, it is decided {self._in_days(days)}."
 
     def _days_until_sufficient(self) -> float | None:
         """Return the days until both variants have enough students and entry days; None if unknown."""

@@ -161,9 +161,8 @@ class TestLines:
         assert headline.finding.startswith("dcg@5 is better with treatment: +")
         assert (headline.obstacle or "").startswith("Share of rated responses")
         assert "smallest effect" not in headline.next_step
-        assert (
-            "If the share of rated responses stays as observed, its guardrail is decided in about" in headline.next_step
-        )
+        start = "Guardrail on share of rated responses: if the difference stays as observed, it is decided in about"
+        assert start in headline.next_step
 
     def test_the_first_decision_has_a_date(self) -> None:
         """Too young: the days that `min_days` still requires."""
