@@ -301,7 +301,8 @@ def _band_remarks(experiment: ExperimentSettings, variants: Mapping[str, Variant
 def _drop_remarks(experiment: ExperimentSettings, reading: DayReading, day: int) -> list[DayRemark]:
     """Return remarks on variants with less than half of the responses of any of the seven days before.
 
-    Responses are relative to the intended share, so a smaller share is no drop. The experiment's first day does not
+    After a smaller share, fewer responses are due. A larger share does not add to the responses that are due: returning
+    students keep their variant, so the responses of a larger share grow over days. The experiment's first day does not
     count, because it may be incomplete.
     """
     days = list(reading.days)
@@ -311,13 +312,19 @@ def _drop_remarks(experiment: ExperimentSettings, reading: DayReading, day: int)
     drops = []
     for name in _control_first(experiment):
         share = _share(experiment, name, day)
-        least = min(
-            reading.days[earlier][name].responses * share / (_share(experiment, name, earlier) or math.inf)
+        least, scale = min(
+            (reading.days[earlier][name].responses * scale, scale)
             for earlier in before
+            for scale in (min(share / (_share(experiment, name, earlier) or math.inf), 1.0),)
         )
         responses = reading.days[day][name].responses
         if least >= MIN_RESPONSES_PER_DAY and responses < _DROP_SHARE * least:
-            text = f"only {responses} responses, at least {round(least)} on each of the {_DROP_DAYS} days before"
+            due = (
+                f"there were at least {_group_digits(least)} on each of the {_DROP_DAYS} days before"
+                if scale == 1.0
+                else f"at least {_group_digits(least)} were due at the smaller share of this day"
+            )
+            text = f"only {_group_digits(responses)} responses; {due}"
             drops.append(DayRemark("drop", text, name))
     return drops
 
@@ -387,7 +394,8 @@ def _describe_silence(experiment: ExperimentSettings, hours: range, due: float) 
     end_ms = hours.stop * HOUR_MS
     is_day_end = experiment.calendar.is_start(end_ms)
     end = "24:00" if is_day_end else _clock_time(experiment, end_ms)
-    return f"no responses from {_clock_time(experiment, hours.start * HOUR_MS)} to {end}; about {round(due)} were due"
+    start = _clock_time(experiment, hours.start * HOUR_MS)
+    return f"no responses from {start} to {end}; about {_group_digits(due)} were due"
 
 
 def _change_remarks(
@@ -399,7 +407,8 @@ def _change_remarks(
         if start_ms <= allocation.from_ms < end_ms:
             names = [name for name in experiment.variants if shares.get(name) or allocation.shares.get(name)]
             old, new = (
-                ", ".join(f"{each.get(name, 0.0):.4g}" for name in names) for each in (shares, allocation.shares)
+                ", ".join(f"{period_shares.get(name, 0.0):.4g}" for name in names)
+                for period_shares in (shares, allocation.shares)
             )
             labels = ", ".join(map(experiment.texts.variant_label, names))
             yield DayRemark("share_change", f"shares of {labels}: {old} → {new}", at_ms=allocation.from_ms)
@@ -430,6 +439,11 @@ def _join_states(titles: Sequence[str]) -> str:
     """
     shown = titles if len(titles) <= _MAX_STATES else (titles[0], "…", titles[-1])
     return " → ".join(shown)
+
+
+def _group_digits(number: float) -> str:
+    """Return a rounded number with narrow spaces between groups of three digits."""
+    return f"{number:,.0f}".replace(",", "\u202f")
 
 
 def _clock_time(experiment: ExperimentSettings, at_ms: int) -> str:
