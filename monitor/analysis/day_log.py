@@ -29,7 +29,7 @@ from monitor.stats import (
     SampleMeanStatistic,
     VerdictState,
     format_changes,
-    metric_unit,
+    mean_unit,
     predict_day_mean,
 )
 
@@ -292,7 +292,7 @@ def _band_remarks(experiment: ExperimentSettings, variants: Mapping[str, Variant
     for name, variant in variants.items():
         if variant.left_band and variant.mean is not None and variant.band is not None:
             mean, lower, upper = format_changes(primary, [variant.mean, variant.band.lower, variant.band.upper])
-            unit = metric_unit(primary, experiment.texts).replace(" percentage points", " %")
+            unit = mean_unit(primary, experiment.texts)
             direction = "below" if variant.mean < variant.band.usual else "above"
             text = f"mean {mean}{unit} {direction} its usual band of {lower} to {upper}{unit}"
             yield DayRemark("left_band", text, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -26,19 +27,18 @@ from monitor.stats import (
     MIN_DAYS_BEFORE,
     format_changes,
     format_level,
+    mean_unit,
     metric_label,
-    metric_unit,
 )
 
 NEWEST_DAYS: Final = 14
 """Days of the table that are displayed without opening the earlier ones."""
 _MAX_SENTENCES: Final = 3
 _PER_CENT: Final = 100
-_WHOLE_NUMBERS_FROM: Final = 100
+_SIGNIFICANT_DIGITS: Final = 3
+_MAX_DECIMALS: Final = 4
 _SMALLEST_REFERENCE: Final = 5e-5
 """A relative difference from a smaller mean, which is displayed as 0, would be misleading."""
-_QUANTITIES: Final = ("mean ", "number ", "sum ")
-"""Beginnings of labels that name a quantity over several responses already."""
 _UNUSUAL_KINDS: Final[frozenset[RemarkKind]] = frozenset({"left_band", "drop", "silence"})
 
 
@@ -181,8 +181,8 @@ def _describe_unusual_mean(metric: str, texts: DisplayTexts, entry: DayEntry, va
     assert day.band is not None
     mean, usual = format_changes(metric, [day.mean, day.band.usual])
     change = _format_difference(metric, day.mean, day.band.usual)
-    unit, label = _level_unit(metric, texts), metric_label(metric, texts)
-    quantity = label if is_proportion(metric) or label.startswith(_QUANTITIES) else f"mean {label}"
+    unit, label = mean_unit(metric, texts), metric_label(metric, texts)
+    quantity = f"mean {label}" if label == metric else label
     subject = f"{texts.variant_label(variant)}'s {quantity}"
     instead = f"instead of the usual {usual}{unit}{f' ({change})' if change else ''}"
     number = format_counted(day.count, noun)
@@ -267,19 +267,23 @@ def _count_text(variant: VariantDay) -> str:
 
 
 def _format_level(metric: str, mean: float, texts: DisplayTexts = NO_TEXTS) -> str:
-    """Return a mean with three significant digits and its unit, shares with a decimal of a per cent.
+    """Return a mean with its unit: three significant digits, at most four decimals; shares have one decimal.
 
-    >>> _format_level("dcg@5", 2.5), _format_level("latency_ms", 1234.5), _format_level("empty", 0.0123)[:3]
-    ('2.50', '1234 ms', '1.2')
+    >>> [_format_level("dcg@5", mean) for mean in (2.5, 99.96, 0.01234, 0.00001234, -0.5)]
+    ['2.50', '100', '0.0123', '0.0000', '−0.500']
+    >>> _format_level("latency_ms", 1234.5).replace("\u202f", " "), _format_level("empty", 0.0123)[:3]
+    ('1 234 ms', '1.2')
     """
-    if is_proportion(metric):
-        return f"{100 * mean:.1f}\u202f%"
-    number = f"{mean:.0f}" if abs(mean) >= _WHOLE_NUMBERS_FROM else f"{mean:#.3g}"
-    return f"{number}{metric_unit(metric, texts)}".replace("-", "\u2212")
+    level = 100 * mean if is_proportion(metric) else mean
+    decimals = 1 if is_proportion(metric) else _count_decimals(level)
+    number = f"{round(level, decimals) + 0.0:,.{decimals}f}".replace(",", "\u202f").replace("-", "\u2212")
+    return f"{number}{mean_unit(metric, texts)}"
 
 
-def _level_unit(metric: str, texts: DisplayTexts) -> str:
-    return "\u202f%" if is_proportion(metric) else metric_unit(metric, texts)
+def _count_decimals(level: float) -> int:
+    """Return the decimals of a number that is rounded to the significant digits."""
+    magnitude = math.floor(math.log10(abs(float(f"{level:.{_SIGNIFICANT_DIGITS}g}")))) if level else 0
+    return min(max(_SIGNIFICANT_DIGITS - 1 - magnitude, 0), _MAX_DECIMALS)
 
 
 def _format_difference(metric: str, mean: float, reference: float) -> str:

@@ -71,6 +71,7 @@ from monitor.stats.wording import (
     format_difference,
     format_level,
     format_mean,
+    mean_unit,
     metric_label,
     metric_unit,
 )
@@ -141,6 +142,7 @@ __all__ = [
     "is_cohort_closed",
     "late_arrival_estimate",
     "live_rated_share_statistic",
+    "mean_unit",
     "metric_label",
     "metric_unit",
     "parse_evidence",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from monitor.analysis import DayEntry, DayLog, DayRemark, ExperimentSummary, VariantDay
 from monitor.analysis.summary import VariantSummary
 from monitor.clock import DAY_MS, HOUR_MS
@@ -55,9 +57,27 @@ def test_a_collapse_is_stated_with_day_usual_mean_and_number_of_responses() -> N
     )
     (sentence,) = describe_unusual_days(_log(BROKEN), replace(_experiment(), texts=texts))
     assert sentence.replace("\u202f", " ") == (
-        "On Tuesday 24 November, model B's mean answer quality was 1.20 instead of the usual 2.10 (−43 %), "
+        "On Tuesday 24 November, model B's answer quality was 1.20 instead of the usual 2.10 (−43 %), "
         "over 3 400 rated responses."
     )
+
+
+@pytest.mark.parametrize("label", ["Mean rating", "average relevance", "answer quality"])
+def test_a_configured_label_is_stated_as_it_is(label: str) -> None:
+    """Only the name of a metric without a label is preceded by "mean"."""
+    labeled = replace(_experiment(), texts=DisplayTexts(metrics={"dcg@5": DisplayText(label)}))
+    for experiment, quantity in ((labeled, label), (_experiment(), "mean dcg@5")):
+        (sentence,) = describe_unusual_days(_log(BROKEN), experiment)
+        assert sentence.startswith(f"On Tuesday 24 November, treatment's {quantity} was 1.20 ")
+
+
+@pytest.mark.parametrize(
+    ("mean", "text"), [(99.96, "100"), (0.00001234, "0.0000"), (0.0, "0.00"), (12_345.6, "12 346"), (9.999, "10.0")]
+)
+def test_means_have_no_exponent_and_no_trailing_dot(mean: float, text: str) -> None:
+    """Three significant digits, at most four decimals, and thousands in groups as in the sentences."""
+    table = build_day_table(_log(_entry(TUESDAY, _variant(mean), _variant(mean))), _experiment())
+    assert table.newest_rows[0].cells[0].mean.replace("\u202f", " ") == text
 
 
 def test_shares_are_stated_in_points() -> None:
