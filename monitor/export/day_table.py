@@ -195,16 +195,20 @@ def read_days_json(reader: StoreReader, experiment: ExperimentSummary, as_of_ms:
     return {**log.to_json(), "sentences": describe_unusual_days(log, experiment)}
 
 
-def list_day_marks(log: DayLog, texts: DisplayTexts = NO_TEXTS) -> list[DayMark]:
-    """Return the marks of changes and of unusual days, by ascending time; incomplete days have no mark."""
+def list_day_marks(log: DayLog, experiment: ExperimentSummary, min_students: int = 1) -> list[DayMark]:
+    """Return the marks of changes and of unusual days, by ascending time; incomplete days have no mark.
+
+    Means over fewer than `min_students` students have no mark, see `build_day_table`.
+    """
+    min_count = _min_count(experiment, min_students)
     marks = [
         DayMark(
             (entry.start_ms + entry.end_ms) // 2 if remark.at_ms is None else remark.at_ms,
-            _name_variant(remark, texts),
+            _name_variant(remark, experiment.texts),
             remark.kind,
         )
         for entry in log.days
-        for remark in entry.remarks
+        for remark in _displayed_remarks(entry, min_count)
         if remark.kind != "partial"
     ]
     return sorted(marks)
@@ -224,30 +228,36 @@ def _min_count(experiment: ExperimentSummary, min_students: int) -> float:
 
 def _day_row(metric: str, entry: DayEntry, min_count: float, texts: DisplayTexts) -> DayRow:
     control = next(iter(entry.variants.values()))
-    hidden = {name for name, variant in entry.variants.items() if variant.count < min_count}
     remarks = tuple(
         RemarkText(
             remark.kind,
             _name_variant(remark, texts),
             remark.kind in _UNUSUAL_KINDS,
         )
-        for remark in entry.remarks
-        if not (remark.kind == "left_band" and remark.variant in hidden)
+        for remark in _displayed_remarks(entry, min_count)
     )
     cells = tuple(
-        _day_cell(metric, texts, variant, None if variant is control else control, is_hidden=name in hidden)
-        for name, variant in entry.variants.items()
+        _day_cell(metric, texts, variant, None if variant is control else control, min_count)
+        for variant in entry.variants.values()
     )
     is_unusual = any(remark.is_unusual for remark in remarks)
     return DayRow(entry.weekday, entry.short_date_text, entry.date, cells, remarks, is_unusual)
 
 
+def _displayed_remarks(entry: DayEntry, min_count: float) -> Iterator[DayRemark]:
+    """Yield the remarks of a day without those that state a mean over fewer than `min_count` responses."""
+    for remark in entry.remarks:
+        if remark.kind != "left_band" or remark.variant is None or entry.variants[remark.variant].count >= min_count:
+            yield remark
+
+
 def _day_cell(
-    metric: str, texts: DisplayTexts, variant: VariantDay, control: VariantDay | None, *, is_hidden: bool
+    metric: str, texts: DisplayTexts, variant: VariantDay, control: VariantDay | None, min_count: float
 ) -> DayCell:
-    is_uncertain = variant.count < MIN_RESPONSES_PER_DAY
+    """Return the cell of a variant; with both means displayed, the difference from the control."""
+    is_uncertain, is_hidden = variant.count < MIN_RESPONSES_PER_DAY, variant.count < min_count
     difference = ""
-    if control is not None and min(variant.count, control.count) >= MIN_RESPONSES_PER_DAY and not is_hidden:
+    if control is not None and min(variant.count, control.count) >= max(MIN_RESPONSES_PER_DAY, min_count):
         assert variant.mean is not None
         assert control.mean is not None
         difference = _format_difference(metric, variant.mean, control.mean)

@@ -138,11 +138,28 @@ def test_means_over_too_few_students_are_not_displayed() -> None:
     assert build_day_table(_log(BROKEN), _experiment(), min_students=340).newest_rows[0].cells[1].is_unusual
 
 
+def test_a_difference_from_a_hidden_mean_is_hidden_too() -> None:
+    """Otherwise the control's mean could be computed from the treatment's mean and the difference."""
+    entry = _entry(TUESDAY, _variant(2.05, count=400), _variant(2.5))
+    hidden, shown = (
+        build_day_table(_log(entry), _experiment(), min_students).newest_rows[0].cells for min_students in (50, 40)
+    )
+    assert [(cell.mean, cell.difference) for cell in hidden] == [("–", ""), ("2.50", "")]
+    assert shown[1].difference.replace("\u202f", " ") == "+22 %"
+
+
+def test_means_over_too_few_students_have_no_mark() -> None:
+    """As in the table; marks of other remarks remain."""
+    log = _log(replace(BROKEN, remarks=(*BROKEN.remarks, DayRemark("drop", "only 600 responses", "treatment"))))
+    assert [mark.kind for mark in list_day_marks(log, _experiment(), 341)] == ["drop"]
+    assert [mark.kind for mark in list_day_marks(log, _experiment(), 340)] == ["left_band", "drop"]
+
+
 def test_marks_are_at_changes_and_in_the_middle_of_unusual_days() -> None:
     """Incomplete days have no mark."""
     change = DayRemark("share_change", "shares: 0.5 → 0.9", at_ms=TUESDAY * DAY_MS + HOUR_MS)
     partial = DayRemark("partial", "not over yet: until 20:00")
-    marks = list_day_marks(_log(replace(BROKEN, remarks=(*BROKEN.remarks, partial, change))))
+    marks = list_day_marks(_log(replace(BROKEN, remarks=(*BROKEN.remarks, partial, change))), _experiment())
     assert [(mark.time_ms - TUESDAY * DAY_MS, mark.kind, mark.label) for mark in marks] == [
         (HOUR_MS, "share_change", "shares: 0.5 → 0.9"),
         (DAY_MS // 2, "left_band", "treatment: mean out of its band"),
