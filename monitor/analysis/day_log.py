@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 from monitor.analysis.decision_history import VerdictHistory
 from monitor.analysis.summary import format_timestamp
 from monitor.clock import DAY_MS, HOUR_MS
-from monitor.config import ExperimentSettings
+from monitor.config import ExperimentSettings, Population
 from monitor.days import DayCalendar
 from monitor.stats import (
     BAND_ALPHA,
@@ -98,7 +98,7 @@ class VariantDay:
 
     responses: int
     count: int
-    """Responses with a value of the primary metric."""
+    """Responses behind the mean: those with a value of the primary metric, in the population of the verdict."""
     mean: float | None
     standard_error: float | None
     """With the design effect of several responses per student; None if unknown."""
@@ -163,6 +163,8 @@ class DayLog:
     is_cut: bool
     """Whether the experiment had earlier days."""
     days: tuple[DayEntry, ...]
+    population: Population = "rated"
+    """Responses behind the means of a ranking metric; an answer metric is over the responses with a value."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the days as JSON, with times in ISO 8601."""
@@ -233,7 +235,8 @@ def build_day_log(
             *_verdict_remarks(verdicts, state_titles, start_ms, min(end_ms, reading.until_ms + 1)),
         ]
         entries.append(DayEntry(day, start_ms, end_ms, day in over, variants, tuple(remarks)))
-    return DayLog(experiment.primary, experiment.day_zone, reading.is_cut, tuple(entries))
+    population = experiment.population_of(experiment.primary)
+    return DayLog(experiment.primary, experiment.day_zone, reading.is_cut, tuple(entries), population)
 
 
 def _control_first(experiment: ExperimentSettings) -> list[str]:

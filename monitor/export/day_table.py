@@ -138,7 +138,7 @@ def build_day_table(log: DayLog, experiment: ExperimentSummary, min_students: in
         newest_rows=rows[:NEWEST_DAYS],
         earlier_rows=rows[NEWEST_DAYS:],
         sentences=tuple(describe_unusual_days(log, experiment, min_students)),
-        notes=tuple(_notes(log)),
+        notes=tuple(_notes(log, experiment.unit_noun)),
     )
 
 
@@ -149,7 +149,7 @@ def describe_unusual_days(log: DayLog, experiment: ExperimentSummary, min_studen
     """
     harm_sign = 1 if log.primary in experiment.lower_is_better else -1
     ranking_metrics = {metric.name for metric in experiment.metric_specs if metric.is_ranking}
-    noun = "rated response" if log.primary in ranking_metrics else "response"
+    noun = "rated response" if log.primary in ranking_metrics and log.population == "rated" else "response"
     min_count = _min_count(experiment, min_students)
     deviations = [
         (
@@ -307,7 +307,7 @@ def _format_difference(metric: str, mean: float, reference: float) -> str:
     return f"{per_cent:{'+' if per_cent else ''}d}\u202f%".replace("-", "\u2212")
 
 
-def _notes(log: DayLog) -> Iterator[str]:
+def _notes(log: DayLog, unit_noun: str) -> Iterator[str]:
     """Yield sentences on the band, the days and what is missing."""
     if not log.days:
         yield "There is no day with responses yet, or every half-life is too long for means of days."
@@ -318,7 +318,7 @@ def _notes(log: DayLog) -> Iterator[str]:
         f"{format_level(BAND_ALPHA)}. No verdict depends on marks."
     )
     yield (
-        "A day's mean is over the responses of the day. The effect that is judged is over students with complete "
+        f"A day's mean is over the responses of the day. The effect that is judged is over {unit_noun}s with complete "
         "exposure windows. n is the number of responses with a value, of all responses. Below "
         f"{MIN_RESPONSES_PER_DAY}, no difference is displayed."
     )

@@ -281,6 +281,7 @@ class StoreReader:
                 newest_event_ms=counts.newest_ms,
                 data_quality=students.data_quality,
                 history=students.history,
+                unit_noun="student" if experiment.unit == "user" else "group",
                 unit_id_name="user id" if experiment.unit == "user" else experiment.unit_field,
                 owner=experiment.owner,
                 hypothesis=experiment.hypothesis,

@@ -306,6 +306,12 @@ def test_the_standard_error_has_the_design_effect() -> None:
     assert without.days[0].variants["control"].standard_error is None
 
 
+def test_the_population_of_the_means_is_that_of_the_verdict() -> None:
+    """An answer metric is over the responses with a value, whatever the population is."""
+    everything = replace(EXPERIMENT, decision=DecisionSettings(population="all"))
+    assert (_log(_reading(days=1)).population, _log(_reading(days=1), everything).population) == ("rated", "all")
+
+
 def test_an_experiment_without_days_has_an_empty_log() -> None:
     """Nothing is stored yet."""
     assert _log(DayReading({}, {}, 0)).days == ()

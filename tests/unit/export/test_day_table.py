@@ -9,7 +9,7 @@ import pytest
 from monitor.analysis import DayEntry, DayLog, DayRemark, ExperimentSummary, VariantDay
 from monitor.analysis.summary import VariantSummary
 from monitor.clock import DAY_MS, HOUR_MS
-from monitor.config import DisplayText, DisplayTexts, MetricSpec
+from monitor.config import DisplayText, DisplayTexts, MetricSpec, Population
 from monitor.export import build_day_table, describe_unusual_days, list_day_marks
 from monitor.stats import DayBand
 from monitor.web.pages import TEMPLATE_ENVIRONMENT
@@ -182,6 +182,28 @@ def test_the_rendered_table_has_rows_remarks_and_the_earlier_days_folded() -> No
     assert page.index("<details") > page.index("Tuesday <small>24 Nov")
     assert "2 earlier days" in page
     assert page.count("instead of the usual") == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "population", "noun"),
+    [
+        (MetricSpec("dcg@5", "dcg", 5), "rated", "rated responses"),
+        (MetricSpec("dcg@5", "dcg", 5), "all", "responses"),
+        (MetricSpec("latency_ms", "latency_ms"), "rated", "responses"),
+    ],
+)
+def test_sentences_name_the_responses_behind_the_mean(spec: MetricSpec, population: Population, noun: str) -> None:
+    """With all responses as the population, unrated responses are in the mean of a ranking metric, too."""
+    log = replace(_log(BROKEN, metric=spec.name), population=population)
+    (sentence,) = describe_unusual_days(log, _experiment(spec))
+    assert sentence.replace("\u202f", " ").endswith(f", over 3 400 {noun}.")
+
+
+def test_notes_name_the_unit_of_the_experiment() -> None:
+    """Classes are groups, and not students."""
+    notes = build_day_table(_log(BROKEN), replace(_experiment(), unit_noun="group")).notes
+    assert "The effect that is judged is over groups with complete exposure windows." in notes[1]
+    assert "student" not in " ".join(notes)
 
 
 def test_without_days_the_table_explains_why() -> None:
