@@ -114,12 +114,12 @@ def read_day_log(
     """Return the days of an experiment with remarks; with `as_of_ms`, up to then.
 
     The experiment is of a summary of the same time, and the history of verdicts is that of this summary. Raises
-    `StoreUnavailable` and `UnusableStore`.
+    `UnknownExperiment`, `StoreUnavailable` and `UnusableStore`.
     """
     design_effects = {
         name: variant.metrics[experiment.primary].design_effect for name, variant in experiment.variants.items()
     }
-    (settings,) = (each for each in reader.experiments if each.name == experiment.name)
+    settings = reader.find_experiment(experiment.name)
     reading = reader.read_days(experiment, as_of_ms)
     return build_day_log(settings, reading, experiment.history, verdicts, STATE_TITLES, design_effects)
 
@@ -190,7 +190,10 @@ def _describe_unusual_mean(metric: str, texts: DisplayTexts, entry: DayEntry, va
 
 
 def read_days_json(reader: StoreReader, experiment: ExperimentSummary, as_of_ms: int | None) -> dict[str, Any]:
-    """Return the days of an experiment as JSON, with the sentences on unusual days. Raises `StoreUnavailable`."""
+    """Return the days of an experiment as JSON, with the sentences on unusual days.
+
+    Raises `UnknownExperiment`, `StoreUnavailable` and `UnusableStore`.
+    """
     log = read_day_log(reader, experiment, reader.read_verdict_history(experiment), as_of_ms)
     return {**log.to_json(), "sentences": describe_unusual_days(log, experiment)}
 
