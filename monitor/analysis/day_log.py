@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
 from monitor.analysis.decision_history import VerdictHistory
+from monitor.analysis.plan import AnalysisPlan
 from monitor.analysis.summary import format_timestamp
 from monitor.clock import DAY_MS, HOUR_MS
 from monitor.config import ExperimentSettings, Population
@@ -254,9 +255,11 @@ def _find_bands(experiment: ExperimentSettings, days: Mapping[int, SampleMeanSta
     """Return the band of each day that has enough responses and enough days before.
 
     A day outside of its band is not in the bands of later days, so a broken day does not hide the next one. After
-    `_LEVEL_DAYS` days in a row on the same side, the level has changed, and only these days remain.
+    `_LEVEL_DAYS` days in a row on the same side, the level has changed, and only these days remain. Bands are within
+    the range of the metric.
     """
-    alpha = BAND_ALPHA / BAND_DAYS / len(experiment.variants)
+    plan, alpha = AnalysisPlan(experiment), BAND_ALPHA / BAND_DAYS / len(experiment.variants)
+    least, most = plan.min_means[experiment.primary], plan.max_means[experiment.primary]
     bands, before, outside = {}, list[SampleMeanStatistic](), list[SampleMeanStatistic]()
     last_side = 0.0
     for day, values in days.items():
@@ -265,7 +268,7 @@ def _find_bands(experiment: ExperimentSettings, days: Mapping[int, SampleMeanSta
         band = predict_day_mean(before[-MAX_DAYS_BEFORE:], values, alpha)
         mean = values.total / values.units
         if band is not None:
-            bands[day] = band
+            bands[day] = band.clip(least, most)
         if band is None or band.contains(mean):
             before.append(values)
             outside = []

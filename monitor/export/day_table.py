@@ -25,6 +25,7 @@ from monitor.stats import (
     BAND_ALPHA,
     BAND_DAYS,
     MIN_DAYS_BEFORE,
+    DayBand,
     format_changes,
     format_level,
     mean_unit,
@@ -153,7 +154,7 @@ def describe_unusual_days(log: DayLog, experiment: ExperimentSummary, min_studen
     min_count = _min_count(experiment, min_students)
     deviations = [
         (
-            harm_sign * (variant.mean - variant.band.usual) / (variant.band.upper - variant.band.usual or 1.0),
+            harm_sign * _relative_deviation(variant.mean, variant.band),
             entry,
             name,
         )
@@ -172,6 +173,16 @@ def describe_unusual_days(log: DayLog, experiment: ExperimentSummary, min_studen
         verb = "was" if len(further_days) == 1 else "were"
         sentences.append(f"{format_counted(len(further_days), 'more day')} {verb} outside the usual band.")
     return sentences
+
+
+def _relative_deviation(mean: float, band: DayBand) -> float:
+    """Return the deviation of a mean outside a band, relative to the band's width on the side of the mean.
+
+    >>> _relative_deviation(0.0, DayBand(4.0, 2.0, 5.0)), _relative_deviation(5.0, DayBand(1.0, 0.0, 3.0))
+    (-2.0, 2.0)
+    """
+    half_width = band.usual - band.lower if mean < band.usual else band.upper - band.usual
+    return (mean - band.usual) / (half_width or 1.0)
 
 
 def _describe_unusual_mean(metric: str, texts: DisplayTexts, entry: DayEntry, variant: str, noun: str) -> str:

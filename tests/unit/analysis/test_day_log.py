@@ -18,7 +18,7 @@ from monitor.analysis import (
     build_day_log,
 )
 from monitor.clock import HOUR_MS
-from monitor.config import AllocationSettings, DecisionSettings, ExperimentChange, ExperimentSettings
+from monitor.config import AllocationSettings, DecisionSettings, ExperimentChange, ExperimentSettings, MetricSpec
 from monitor.days import day_calendar
 from monitor.export.presentation import STATE_TITLES
 from monitor.stats import ExperimentHistory, SampleMeanStatistic
@@ -130,6 +130,28 @@ def test_small_samples_give_no_remark() -> None:
     log = _log(_reading(means={(BROKEN_DAY, "treatment"): 0.2}, usual_count=99))
     assert _remarks(log) == []
     assert all(variant.band is None for entry in log.days for variant in entry.variants.values())
+
+
+@pytest.mark.parametrize("share", [0.05, 0.95])
+def test_bands_are_within_the_range_of_the_metric(share: float) -> None:
+    """A rare share that rises by half of all responses, and a frequent share that falls by so much, are remarked."""
+    spec = MetricSpec("share:liked", "share", kind="liked")
+    experiment = replace(EXPERIMENT, metrics=(spec,), primary=spec.name)
+    reading, changed = _reading(), share + (0.5 if share < 0.5 else -0.5)
+    days = {
+        day: {name: _liked(changed if (day, name) == (BROKEN_DAY, "treatment") else share) for name in by_variant}
+        for day, by_variant in reading.days.items()
+    }
+    log = _log(replace(reading, days=days), experiment)
+    bands = [variant.band for entry in log.days for variant in entry.variants.values() if variant.band is not None]
+    assert len(bands) == 2 * (DAYS - 7)
+    assert all(0.0 <= band.lower < band.usual < band.upper <= 1.0 for band in bands)
+    assert {band.lower for band in bands} == {0.0} if share < 0.5 else {band.upper for band in bands} == {1.0}
+    assert _remarks(log) == [(14, "left_band", "treatment")]
+
+
+def _liked(share: float) -> VariantDaySums:
+    return VariantDaySums(200, SampleMeanStatistic(200, 200 * share, 200 * share))
 
 
 def test_the_first_week_has_no_band() -> None:
