@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from deploy.alerting.rules import SYSTEM
 from grafana.panels import DATASOURCE, JSON, data_link, lay_out
-from grafana.variables import datasource_variable, of_chosen_system, system_variables
+from grafana.variables import (
+    MONITOR_VARIABLE,
+    datasource_variable,
+    monitor_variable,
+    of_chosen_system,
+    system_variables,
+)
 
 TAG = "ab-monitor"
 EXPERIMENTS, EXPERIMENT, PIPELINE = "abmonitor-experiments", "abmonitor-experiment", "abmonitor-pipeline"
@@ -18,6 +25,25 @@ EXPERIMENT_LINK = data_link(
     "Compare its variants", f"/d/{EXPERIMENT}?var-experiment=${{__value.raw:percentencode}}&{_QUERY_PARAMETERS}"
 )
 """The link of a table cell whose value is the name of an experiment."""
+_MONITOR: Final = f"${{{MONITOR_VARIABLE}:raw}}"
+MONITOR_EXPERIMENT_LINK = data_link(
+    "Verdict in words, on AB Monitor's page", f"{_MONITOR}/experiments/${{experiment:percentencode}}"
+)
+"""The link of a value on the board of an experiment."""
+MONITOR_PLAN_LINK = data_link(
+    "Plan with other choices, on AB Monitor's page", f"{_MONITOR}/experiments/${{experiment:percentencode}}/plan"
+)
+"""The link of a value on the board of an experiment, to the plan."""
+MONITOR_ROW_LINK = data_link(
+    "Verdict in words, on AB Monitor's page", f"{_MONITOR}/experiments/${{__value.raw:percentencode}}"
+)
+"""The link of a table cell whose value is the name of an experiment."""
+MONITOR_PATHS: Final = {
+    EXPERIMENTS: "/",
+    EXPERIMENT: "/experiments/${experiment:percentencode}",
+    PIPELINE: "/service",
+}
+"""Unique id of a board → path of the page of AB Monitor about the same."""
 
 
 def alert_annotation(selector: str) -> JSON:
@@ -78,6 +104,7 @@ def build_board(
     title: str,
     description: str,
     *,
+    monitor_url: str,
     choices: Sequence[JSON],
     sections: Sequence[tuple[str, Sequence[JSON]]],
     annotations: Sequence[JSON],
@@ -85,8 +112,9 @@ def build_board(
 ) -> JSON:
     """Return a board whose time range begins at `time_from`, with a menu of links to all boards.
 
-    Its first variables choose the data source and the system; `choices` are further ones. Queries are written as if
-    there was one system.
+    Another link leads to the page of AB Monitor about the same; `monitor_url` is the address of AB Monitor.
+    The first variables of the board choose the data source and the system; `choices` are further ones. Queries are
+    written as if there was one system.
     """
     panels = lay_out(sections)
     for target in [target for panel in panels for target in panel.get("targets", [])]:
@@ -103,6 +131,18 @@ def build_board(
         "tooltip": "",
         "url": "",
     }
+    page = {
+        "type": "link",
+        "title": "Open in AB Monitor",
+        "url": f"{_MONITOR}{MONITOR_PATHS[uid]}",
+        "tooltip": "Verdicts in words, charts and plans",
+        "icon": "external link",
+        "tags": [],
+        "asDropdown": False,
+        "includeVars": False,
+        "keepTime": False,
+        "targetBlank": False,
+    }
     return {
         "uid": uid,
         "title": title,
@@ -112,13 +152,13 @@ def build_board(
         "editable": True,
         "fiscalYearStartMonth": 0,
         "graphTooltip": 1,
-        "links": [menu],
+        "links": [page, menu],
         "annotations": {"list": list(annotations)},
         "refresh": "30s",
         "time": {"from": time_from, "to": "now"},
         "timepicker": {},
         "timezone": "browser",
         "weekStart": "",
-        "templating": {"list": [datasource_variable(), *system_variables(), *choices]},
+        "templating": {"list": [datasource_variable(), *system_variables(), *choices, monitor_variable(monitor_url)]},
         "panels": panels,
     }

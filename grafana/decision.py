@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from grafana import boards
 from grafana.panels import (
     CONTROL_GREY,
     GREEN,
@@ -73,12 +74,12 @@ def verdict_panel() -> JSON:
     return _with_verdict_names(
         stat_panel(
             "Verdict",
-            "The decision on each variant. It stays valid however often you look. “Too early to decide” and"
-            " “Keep running”: wait. “Ship”: better. “Acceptable”: the loss is within the margin. “No"
-            " relevant gain”: an effect as large as `mde` is ruled out. “Stop”: stop the variant, it harms. “Invalid”:"
-            " correct the assignment or the data first. For the reasons, run `ab-monitor verdict EXPERIMENT --config"
-            " FILE`.",
+            "The decision on each variant. You may look at any time. “Too early to decide” and “Keep running”: wait."
+            " “Ship”: the variant is better. “Acceptable”: its loss is within the margin. “No relevant gain”: the gain"
+            " is smaller than `mde`. “Stop”: the variant does harm, so stop it. “Invalid”: correct the assignment or"
+            " the data first. “Open in AB Monitor” at the top leads to the reasons in words.",
             [query_target(verdict_rank_query("variant", _EXPERIMENT), "{{variant}}", instant=True)],
+            links=[boards.MONITOR_EXPERIMENT_LINK],
             unit="short",
             size=(5, 4),
             thresholds=threshold_steps(CONTROL_GREY),
@@ -91,8 +92,8 @@ def verdict_history_panel() -> JSON:
     return _with_verdict_names(
         state_timeline_panel(
             "Verdict over time",
-            "The verdict on each variant at each time. It may change from “Keep running” to a decision at any time. If"
-            " it changes to “Invalid”, see “Evidence against the intended split” and “Crossovers”, and look for"
+            "The verdict on each variant at each time. “Keep running” may become a decision at any time. If the"
+            " verdict becomes “Invalid”, see “Evidence against the intended split” and “Crossovers”. Then look for"
             " rejected or lost events on the pipeline board.",
             [query_target(verdict_rank_query("variant", _EXPERIMENT), "{{variant}}")],
             empty="no events yet",
@@ -110,9 +111,9 @@ def reasons_panel() -> JSON:
     }
     panel = state_timeline_panel(
         "Reasons for the verdict",
-        "The codes of the reasons for each verdict (“reason”) and of further findings (“note”). The codes are listed in"
-        " docs/statistics.md. Before you decide, run `ab-monitor verdict EXPERIMENT --config FILE`, which prints each"
-        " as a sentence with its numbers.",
+        "Codes of the reasons for each verdict (“reason”) and of further findings (“note”). Before you decide, read"
+        " them as sentences with numbers: “Open in AB Monitor” at the top of the board. The codes are listed in"
+        " docs/statistics.md.",
         [
             query_target(
                 f"max by (variant, reason) (abmonitor_verdict_reason{{{_EXPERIMENT}}})", "{{variant}}: {{reason}}"
@@ -130,10 +131,12 @@ def days_to_resolve_panel() -> JSON:
     """Return the panel with the days until the smallest effect of interest is resolved."""
     return stat_panel(
         "Days until an effect of mde is detectable",
-        "Estimated days until an effect as small as the configured `mde` can be detected, at the rate of new students"
-        " of the last week. If there are too many: set a larger `mde`, send more students, or end the experiment. Empty"
-        " if this rate never suffices.",
+        "Days until an effect of `mde` would show with a probability of 50 %, if as many new students come each day"
+        " as in the last week. If the number is too large, choose a larger `mde`, send more students, or end the"
+        " experiment: the plan of the experiment in AB Monitor compares the choices. Empty if the effect would never"
+        " show.",
         [query_target(f"max by (variant) (abmonitor_days_to_resolve{{{_EXPERIMENT}}})", "{{variant}}", instant=True)],
+        links=[boards.MONITOR_PLAN_LINK],
         unit="d",
         decimals=0,
         size=(8, 4),
@@ -147,8 +150,8 @@ def crossovers_panel() -> JSON:
     students = f"sum(max by (variant) (abmonitor_students{{{_EXPERIMENT}}}))"
     return stat_panel(
         "Crossovers: students who saw several variants",
-        "Number of crossovers divided by the number of all students. Crossovers are left out of the comparison. Above 1"
-        " % the verdict is “Invalid”: the assignment does not keep students in their variant, so correct it.",
+        "Crossovers divided by all students. Crossovers are not compared. Above 1 % the verdict is “Invalid”: the"
+        " assignment does not keep students in their variant, so correct it.",
         [
             query_target(
                 f"max(abmonitor_crossover_students{{{_EXPERIMENT}}}) / ({students} > 0)", "of students", instant=True
@@ -165,9 +168,9 @@ def sample_ratio_panel() -> JSON:
     """Return the panel with the current result of the SRM test."""
     return stat_panel(
         "Evidence against the intended split",
-        "Natural logarithm of the e-value of the sample ratio mismatch (SRM) test. Below 4.6 the split is fine; values"
-        " below 0 support it. From 4.6 on (by chance once in 100 experiments), the verdict is “Invalid”: look for the"
-        " cause in the assignment, in redirects and in lost events.",
+        "Result of the test for sample ratio mismatch (SRM): the natural logarithm of the e-value. Below 4.6 the"
+        " split of the students is as intended. From 4.6 on the verdict is “Invalid”. Chance alone reaches 4.6 in at"
+        " most one of 100 experiments. Then look for the cause in the assignment, in redirects and in lost events.",
         [query_target(f"max(abmonitor_sample_ratio_log_e{{{_EXPERIMENT}}})", "evidence (log e-value)", instant=True)],
         unit="short",
         decimals=1,
@@ -200,10 +203,11 @@ def closed_effect_panel() -> JSON:
     return effect_panel(
         "closed",
         "Effect on $metric (decides the verdict)",
-        "Mean of each variant minus mean of the control, in the unit of $metric, with the bounds of its confidence"
-        " sequence (dashed), which are valid however often you look. Only closed students count: students whose first"
-        " `exposure_days` and feedback window are over. Both bounds above 0: better. Both below 0: worse. 0 in between:"
-        " wait. If lower values of $metric are better, below 0 is better. Only the primary metric decides.",
+        "Mean of each variant minus the mean of the control, in the unit of $metric. Dashed lines are the bounds of"
+        " the confidence sequence, which you may read at any time. Only closed students count: their first"
+        " `exposure_days` and feedback window are over. Both bounds above 0: the variant is better. Both below 0: the"
+        " variant is worse. 0 between the bounds: wait. If lower values of $metric are better, the opposite holds."
+        " Only the primary metric decides.",
     )
 
 
@@ -212,9 +216,9 @@ def live_effect_panel() -> JSON:
     return effect_panel(
         "live",
         "Effect on $metric so far (approximate)",
-        "The live effect: the same difference over all responses so far, including students who are not closed yet. It"
-        " is days ahead of the effect that decides, and its bounds are approximate. If the two differ, the effect may"
-        " be fading or beginning. Do not decide by this graph.",
+        "The live effect: the same difference over all responses so far. Students whose first days are not over"
+        " count, too, so this graph is days ahead of the effect that decides. Its bounds are approximate. If the two"
+        " effects differ, the effect may be fading or beginning. Do not decide by this graph.",
     )
 
 
@@ -228,10 +232,10 @@ def guardrails_panel() -> JSON:
 
     return time_series_panel(
         "Guardrails: harm as a percentage of the margin",
-        "Upper bound (solid) and lower bound (dashed) of the harm on each guardrail, divided by the tolerable harm (the"
-        " margin). Both are valid however often you look. Upper bound below 100 %: the guardrail holds. Lower"
-        " bound above 100 %: it has failed, stop the variant. Otherwise wait. Empty with fewer than 50 students per"
-        " variant.",
+        "Bounds of the harm on each guardrail, divided by the margin, which is the tolerable harm. The upper bound is"
+        " solid, the lower bound dashed. You may read them at any time. Upper bound below 100 %: the guardrail holds."
+        " Lower bound above 100 %: the guardrail has failed, so stop the variant. Otherwise wait. The graph is empty"
+        " with fewer than 50 closed students in a variant.",
         [
             query_target(bound("most"), "{{guardrail}}, {{variant}}", ref="most"),
             query_target(bound("least"), "{{guardrail}}, {{variant}}", ref="least"),
@@ -249,9 +253,9 @@ def sample_ratio_history_panel() -> JSON:
     """Return the graph of the result of the SRM test over time."""
     return time_series_panel(
         "Evidence against the intended split, over time",
-        "The same evidence over time, with its limit of 4.6 (dashed). A steady rise is an early sign of a wrong"
-        " assignment: compare “Share of students” with the declared shares. Find the deployment at the beginning of the"
-        " rise.",
+        "The result of the SRM test at each time, with its limit of 4.6 (dashed). A steady rise is an early sign of a"
+        " wrong assignment. Compare “Share of students” with the intended shares, and find the deployment at the"
+        " beginning of the rise.",
         [query_target(f"max(abmonitor_sample_ratio_log_e{{{_EXPERIMENT}}})", "evidence (log e-value)")],
         unit="short",
         decimals=1,

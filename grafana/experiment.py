@@ -113,9 +113,9 @@ def student_count_panel() -> JSON:
     """Return the panel with the current number of students by variant."""
     return stat_panel(
         "Students",
-        "Number of students who were shown each variant, all time. With fewer than a few hundred students per variant,"
-        " the differences on this board are mostly noise. If the numbers do not have the declared proportion, see"
-        " “Share of students” before you compare variants.",
+        "Students who were shown each variant, all time. With fewer than a few hundred students per variant, the"
+        " differences on this board are mostly chance. If the numbers do not have the intended proportion, see “Share"
+        " of students” before you compare variants.",
         variant_targets(by_variant("abmonitor_students"), instant=True),
         unit="short",
         decimals=0,
@@ -128,9 +128,9 @@ def event_age_panel() -> JSON:
     """Return the panel with the current age of the newest event by variant."""
     return stat_panel(
         "Time since the last event",
-        "Age of each variant's newest event, by the timestamps in the events. If only one variant is old, its bot or"
-        " its routing has stopped: ask its team. If all are old, look at the lag, then at the producers. Replayed"
-        " recordings are always old.",
+        "Age of the newest event of each variant, by the timestamps in the events. If only one variant is old, its"
+        " bot or its routing has stopped: ask its team. If all are old, look at the lag, then at the producers."
+        " Replayed recordings are always old.",
         variant_targets(event_age_by_variant(), instant=True),
         unit="s",
         decimals=0,
@@ -144,8 +144,8 @@ def alert_count_panel() -> JSON:
     """Return the panel with the number of firing alerts about the experiment."""
     return stat_panel(
         "Alerts",
-        "Number of firing alerts on this experiment, if Prometheus has loaded the rules of AB Monitor. Red lines on the"
-        " graphs mark the times at which they began. Each alert links to its section of the runbook: follow it.",
+        "Firing alerts on this experiment, if Prometheus has loaded the rules of AB Monitor. Red lines on the graphs"
+        " mark the times at which alerts began. Each alert links to its section of the runbook: follow it.",
         [
             query_target(
                 f'count(ALERTS{{alertstate="firing", {EXPERIMENT_SELECTOR}}})'
@@ -246,9 +246,9 @@ def difference_panel() -> JSON:
     return time_series_panel(
         "$metric: difference from the control",
         "Mean of each variant minus the mean of the control, in the unit of $metric: recent (solid) and all time"
-        " (dashed). Below 0 the variant is worse; above 0, if lower values of $metric are better. If"
-        " the solid line leaves the dashed line for good, something has"
-        " changed recently: look for deployments.",
+        " (dashed). Below 0 the variant is worse. If lower values of $metric are better, above 0 is worse. If the"
+        " solid line leaves the dashed line for good, something has changed recently: look for deployments. This graph"
+        " describes, the verdict decides.",
         [
             query_target(difference_from_control(DECAYED_SELECTOR), "{{variant}}, recent ($decay half-life)"),
             query_target(difference_from_control(ALL_TIME_SELECTOR), "{{variant}}, all time", ref="B"),
@@ -299,9 +299,9 @@ def reactions_panel() -> JSON:
     selector = f'{EXPERIMENT_SELECTOR}, kind="$kind"'
     return time_series_panel(
         "Reactions per response: $kind",
-        "Number of reactions of the kind that is selected at the top of the board, divided by the number of responses,"
-        " all time. Watch the kind `escalated` (handed over to a human): a variant with good ratings may still send"
-        " more students to a human. If a kind falls for all variants, its producer may be broken.",
+        "Reactions of the kind that is selected at the top of the board, divided by responses, all time. Watch the"
+        " kind `escalated` (handed over to a human): a variant with good ratings may still send more students to a"
+        " human. If a kind falls for all variants, its producer may be broken.",
         variant_targets(per_response("abmonitor_feedback", selector)),
         unit="short",
         decimals=3,
@@ -315,8 +315,8 @@ def event_age_history_panel() -> JSON:
     """Return the graph of the age of the newest event by variant."""
     return time_series_panel(
         "Time since the last event, over time",
-        "Age of each variant's newest event, by the timestamps in the events. Values near 0 are healthy. A straight"
-        " rise means that no event of that variant arrives; nights and holidays cause this, too.",
+        "Age of the newest event of each variant, by the timestamps in the events. Values near 0 are healthy. A"
+        " straight rise means that no event of that variant arrives. Nights and holidays cause this, too.",
         variant_targets(event_age_by_variant()),
         unit="s",
         minimum=0,
@@ -330,8 +330,8 @@ def student_history_panel() -> JSON:
     """Return the graph of the number of students by variant."""
     return time_series_panel(
         "Students, all time",
-        "Number of students who were shown each variant. The line flattens when the same students return. An experiment"
-        " without new students gains little precision.",
+        "Students who were shown each variant. The line becomes flat when the same students return. Without new"
+        " students, an experiment gains little precision.",
         variant_targets(by_variant("abmonitor_students")),
         unit="short",
         minimum=0,
@@ -345,7 +345,7 @@ def student_share_panel() -> JSON:
     students = by_variant("abmonitor_students")
     return time_series_panel(
         "Share of students",
-        "Each variant's share of all students. It must stay at the declared share. If it does not, the assignment is"
+        "Share of all students in each variant. It must stay at the intended share. If it does not, the assignment is"
         " broken (sample ratio mismatch), and no comparison on this board is valid: correct the assignment.",
         variant_targets(f"{students} / on () group_left () (sum({students}) > 0)"),
         unit="percentunit",
@@ -361,8 +361,8 @@ def response_history_panel() -> JSON:
     """Return the graph of the number of responses by variant."""
     return time_series_panel(
         "Responses, all time",
-        "Number of responses of each variant. If a line stops rising, the variant has no traffic, or its responses do"
-        " not arrive.",
+        "Responses of each variant. If a line stops rising, the variant has no traffic, or its responses do not"
+        " arrive.",
         variant_targets(by_variant("abmonitor_responses")),
         unit="short",
         minimum=0,
@@ -375,8 +375,8 @@ def response_rate_panel() -> JSON:
     """Return the graph of the new responses per minute by variant."""
     return time_series_panel(
         "New responses per minute",
-        "Mean over 5 minutes. If only one variant falls, its traffic was switched off, or its bot fails before it"
-        " responds.",
+        "Responses of each variant per minute, as a mean over 5 minutes. If only one variant falls, its traffic was"
+        " switched off, or its bot fails before it responds.",
         variant_targets(f"max by (variant) (delta(abmonitor_responses{{{EXPERIMENT_SELECTOR}}}[5m])) / 5"),
         unit="short",
         size=(6, 8),
@@ -446,12 +446,13 @@ def evidence_panels() -> list[JSON]:
     ]
 
 
-def build_experiment_board() -> JSON:
+def build_experiment_board(monitor_url: str) -> JSON:
     """Return the board "AB Monitor: experiment"."""
     return boards.build_board(
         boards.EXPERIMENT,
         "AB Monitor: experiment",
         "The variants of one experiment side by side: verdict, effects, guardrails and traffic. The control is grey.",
+        monitor_url=monitor_url,
         choices=board_variables(),
         sections=[
             ("Comparison", comparison_panels()),

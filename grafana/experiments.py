@@ -88,17 +88,18 @@ def overview_panel() -> JSON:
     colored_text = ("custom.cellOptions", {"type": "color-text"})
     return table_panel(
         "Experiments",
-        "Select an experiment to compare its variants. State, by the timestamps in the events: “quiet” is no event for"
-        " an hour, “ended” is no event for a day. If such an experiment should be “active”, look at the pipeline board"
-        " first. “Verdict” is the most urgent verdict of all variants. “Control mean” is the control's mean of the"
-        " primary metric, all time. “Largest effect” is the best variant's mean minus the control's, over students"
-        " whose windows are over, with the bounds of its confidence sequence. If 0 is between the bounds, wait.",
+        "Select an experiment to compare its variants, or to read its verdict in words. State: “quiet” is an"
+        " experiment without an event for an hour, “ended” one without an event for a day. If such an experiment"
+        " should be “active”, look at the pipeline board first. “Verdict” is the most urgent verdict of all variants."
+        " “Control mean” is the mean of the primary metric in the control, all time. “Largest effect” is the mean of"
+        " the best variant minus that of the control, over closed students, with the bounds of its confidence"
+        " sequence. If 0 is between the bounds, wait.",
         [query_target(expr, "", ref=ref, instant=True, table=True) for ref, expr in rows.items()],
         key="experiment",
         columns=headings,
         size=(24, 9),
         overrides=(
-            column_override("Experiment", ("links", [boards.EXPERIMENT_LINK])),
+            column_override("Experiment", ("links", [boards.EXPERIMENT_LINK, boards.MONITOR_ROW_LINK])),
             column_override("State", ("mappings", ACTIVITY_MAPPINGS), colored_text),
             column_override("Alerts", ("thresholds", {"mode": "absolute", "steps": ALERT_STEPS}), colored_text),
             column_override("Verdict", ("mappings", decision.VERDICT_MAPPINGS), colored_text),
@@ -116,8 +117,8 @@ def live_count_panel() -> JSON:
     """Return the panel with the number of experiments that had an event in the last hour."""
     return stat_panel(
         "Active experiments",
-        "Number of experiments with an event in the last hour. If one is missing, open it below: one variant may have"
-        " stopped, or all.",
+        "Experiments with an event in the last hour. If an experiment is missing, open it below: one of its variants"
+        " may have stopped, or all.",
         [query_target(f"count({EVENT_AGE_QUERY} < 3600) or 0 * max(abmonitor_store_up)", "active", instant=True)],
         unit="short",
         decimals=0,
@@ -130,8 +131,8 @@ def student_count_panel() -> JSON:
     """Return the panel with the number of students in all experiments."""
     return stat_panel(
         "Students",
-        "Number of students in all experiments. A student in two experiments counts twice. The number only falls if the"
-        " store was emptied or an experiment was removed from the configuration.",
+        "Students in all experiments. A student in two experiments counts twice. The number falls only if the store"
+        " was emptied, or if an experiment was removed from the configuration.",
         [query_target(f"sum({STUDENTS_QUERY})", "students", instant=True)],
         unit="short",
         decimals=0,
@@ -144,8 +145,8 @@ def alert_count_panel() -> JSON:
     """Return the panel with the number of firing alerts by severity."""
     return stat_panel(
         "Alerts",
-        "Number of firing alerts of AB Monitor by severity, if Prometheus has loaded its rules. Begin with the critical"
-        " ones. Each alert links to its section of the runbook.",
+        "Firing alerts of AB Monitor by severity, if Prometheus has loaded its rules. Begin with the critical ones."
+        " Each alert links to its section of the runbook.",
         [
             query_target(
                 'count by (severity) (ALERTS{alertstate="firing", alertname=~"AbMonitor.+"})',
@@ -167,8 +168,8 @@ def response_rate_panel() -> JSON:
     added = "max by (experiment, variant) (delta(abmonitor_responses[5m]))"
     return time_series_panel(
         "New responses per minute",
-        "Responses of all variants, mean over 5 minutes. If one experiment falls to 0, its traffic was switched off, or"
-        " its bots do not respond: open it. If all fall, look at the pipeline board.",
+        "Responses of all variants per minute, as a mean over 5 minutes. If one experiment falls to 0, its traffic"
+        " was switched off, or its bots do not respond: open it. If all fall, look at the pipeline board.",
         [query_target(f"sum by (experiment) ({added}) / 5", "{{experiment}}")],
         unit="short",
         size=(12, 8),
@@ -179,8 +180,8 @@ def event_age_panel() -> JSON:
     """Return the graph of the age of the newest event by experiment."""
     return time_series_panel(
         "Time since the last event",
-        "Age of each experiment's newest event, by the timestamps in the events. A straight rise means that no event"
-        " arrives; nights and holidays cause this, too. Otherwise ask the producers.",
+        "Age of the newest event of each experiment, by the timestamps in the events. A straight rise means that no"
+        " event arrives. Nights and holidays cause this, too. Otherwise ask the producers.",
         [query_target(EVENT_AGE_QUERY, "{{experiment}}")],
         unit="s",
         minimum=0,
@@ -189,12 +190,13 @@ def event_age_panel() -> JSON:
     )
 
 
-def build_experiments_board() -> JSON:
+def build_experiments_board(monitor_url: str) -> JSON:
     """Return the board "AB Monitor: experiments"."""
     return boards.build_board(
         boards.EXPERIMENTS,
         "AB Monitor: experiments",
         "All experiments: activity, alerts, verdicts and effects, with a link to each experiment.",
+        monitor_url=monitor_url,
         choices=[],
         sections=[
             (

@@ -2,6 +2,7 @@
 
 python -m grafana.generate            write grafana/dashboards/*.json
 python -m grafana.generate --check    exit with 1 if a file differs
+python -m grafana.generate --ab-monitor URL    write them with the address of your AB Monitor, for links to its pages
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from grafana import experiment, experiments, pipeline
 from grafana.panels import JSON
 
 DASHBOARDS = Path(__file__).parent / "dashboards"
+DEFAULT_MONITOR_URL = "http://localhost:9464"
 
 
-def build_boards() -> dict[str, JSON]:
-    """Return all boards: file name → board."""
+def build_boards(monitor_url: str = DEFAULT_MONITOR_URL) -> dict[str, JSON]:
+    """Return all boards: file name → board; `monitor_url` is the address of AB Monitor's pages."""
     return {
-        "experiments.json": experiments.build_experiments_board(),
-        "experiment.json": experiment.build_experiment_board(),
-        "pipeline.json": pipeline.build_pipeline_board(),
+        "experiments.json": experiments.build_experiments_board(monitor_url),
+        "experiment.json": experiment.build_experiment_board(monitor_url),
+        "pipeline.json": pipeline.build_pipeline_board(monitor_url),
     }
 
 
@@ -45,13 +47,17 @@ def main(arguments: list[str]) -> int:
     """Write or check the files; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m grafana.generate", description="Generate the dashboards.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file differs")
-    if parser.parse_args(arguments).check:
+    parser.add_argument(
+        "--ab-monitor", default=DEFAULT_MONITOR_URL, metavar="URL", help="address of AB Monitor's pages"
+    )
+    options = parser.parse_args(arguments)
+    if options.check:
         stale = find_outdated_files()
         for name in stale:
             sys.stderr.write(f"{name} is outdated: run python -m grafana.generate\n")
         return 1 if stale else 0
     DASHBOARDS.mkdir(exist_ok=True)
-    for name, board in build_boards().items():
+    for name, board in build_boards(options.ab_monitor.rstrip("/")).items():
         (DASHBOARDS / name).write_text(render_board(board), encoding="utf-8")
     return 0
 

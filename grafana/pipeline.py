@@ -59,9 +59,9 @@ def lag_panel(*, size: tuple[int, int] = (5, 4), links: Sequence[JSON] = ()) -> 
     """Return the panel with the current lag of the slowest partition."""
     return stat_panel(
         "Lag",
-        "Age of the newest applied event of the slowest partition while more events wait; 0 if none waits. Up to a"
-        " minute is normal. If the lag grows, all boards show the past: see “Lag by topic, in time” on the pipeline"
-        " board.",
+        "Age of the newest applied event of the slowest partition while more events wait. 0 means that no event"
+        " waits. Up to a minute is normal. If the lag grows, all boards show the past: see “Lag by topic, in time” on"
+        " the pipeline board.",
         [query_target("max(abmonitor_consumer_lag_seconds)", "slowest partition", instant=True)],
         unit="s",
         decimals=0,
@@ -75,9 +75,9 @@ def service_panel() -> JSON:
     """Return the panel with the current states of store and consumption."""
     return stat_panel(
         "Service",
-        "State of the store, and what the consumption of events waits for. “paused”: the monitor waits for that"
-        " dependency and resumes without help; repair it. “no data”: Prometheus cannot"
-        " scrape the monitor; see Status → Targets in Prometheus.",
+        "State of the store, and the dependency for which the consumption of events waits. “paused”: the monitor"
+        " waits for that dependency and resumes by itself, so repair the dependency. “no data”: Prometheus cannot"
+        " scrape the monitor, so see Status → Targets in Prometheus.",
         service_targets(instant=True),
         unit="short",
         size=(5, 4),
@@ -90,8 +90,8 @@ def throughput_panel() -> JSON:
     """Return the panel with the current number of events per second."""
     return stat_panel(
         "Throughput",
-        "Events of all topics per second, with any outcome. 0 with a lag: nothing is consumed, see “Service”. 0 without"
-        " a lag: nothing is sent, ask the producers.",
+        "Events of all topics per second, with any outcome. If the number is 0 and there is a lag, the monitor"
+        " applies no events: see “Service”. If the number is 0 without a lag, the producers send no events: ask them.",
         [query_target("sum(rate(abmonitor_events_total[$__rate_interval]))", "events per second", instant=True)],
         unit="eps",
         decimals=1,
@@ -103,9 +103,9 @@ def dead_letters_panel() -> JSON:
     """Return the panel with the number of dead letters by topic in the time range of the board."""
     return stat_panel(
         "Dead letters in the shown time range",
-        "Number of rejected events by topic; each is kept in the dead-letter topic for its retention."
-        " `ab-monitor dead-letters --config FILE list` prints their reasons, with an example of each. After a"
-        " correction, `ab-monitor dead-letters --config FILE retry` sends them again.",
+        "Rejected events by topic. Each is stored in the dead-letter topic for its retention. `ab-monitor"
+        " dead-letters --config FILE list` prints the reasons with an example of each. After a correction, `ab-monitor"
+        " dead-letters --config FILE retry` sends the events again.",
         [
             query_target(
                 "sum by (topic) (increase(abmonitor_rejected_events_total[$__range]))", "{{topic}}", instant=True
@@ -122,8 +122,8 @@ def lost_events_panel() -> JSON:
     """Return the panel with the number of lost events."""
     return stat_panel(
         "Lost events",
-        "Number of events that Kafka had deleted before the monitor applied them, since the replicas started. If this"
-        " is not “none”, the counts of the affected hours are too small: raise the retention of the topics, and see"
+        "Events that Kafka had deleted before the monitor applied them, since the replicas started. If the number is"
+        " not “none”, the counts of the affected hours are too small. Raise the retention of the topics, and see"
         " “lost-events” in the runbook.",
         [query_target("sum(abmonitor_lost_events_total) > 0", "lost", instant=True)],
         unit="short",
@@ -164,9 +164,9 @@ def lag_seconds_panel() -> JSON:
     """Return the graph of the lag in seconds by topic."""
     return time_series_panel(
         "Lag by topic, in time",
-        "Age of the newest applied event of the slowest partition while more events wait; 0 if none waits. If it grows"
-        " while events are applied, the monitor is too slow: see “Commit time”, then add a replica. If no events are"
-        " applied, see “State”.",
+        "Age of the newest applied event of the slowest partition while more events wait. 0 means that no event"
+        " waits. If the lag grows while events are applied, the monitor is too slow: see “Commit time”, then add a"
+        " replica. If no events are applied, see “State”.",
         [query_target("max by (topic) (abmonitor_consumer_lag_seconds)", "{{topic}}")],
         unit="s",
         minimum=0,
@@ -179,9 +179,9 @@ def lag_events_panel() -> JSON:
     """Return the graph of the lag in events by topic."""
     return time_series_panel(
         "Lag by topic, in events",
-        "Number of events in Kafka that are not applied yet, over all partitions. After a restart it falls quickly. A"
+        "Events in Kafka that are not applied yet, over all partitions. After a restart the number falls quickly. A"
         " steady rise means that the monitor is too slow or paused. Events that arrive while the store is unavailable"
-        " are counted only afterwards: until then, see “Lag by topic, in time”.",
+        " are counted only afterwards. Until then, see “Lag by topic, in time”.",
         [query_target("sum by (topic) (abmonitor_consumer_lag_events)", "{{topic}}")],
         unit="short",
         decimals=0,
@@ -198,8 +198,8 @@ def rejected_events_panel() -> JSON:
 
     return time_series_panel(
         "Rejected events by reason",
-        "Number of rejected events per step of the graph, by reason; each is kept in the dead-letter topic. A steady"
-        " small number points to one broken producer: read a dead letter and inform the team. Above"
+        "Rejected events per step of the graph, by reason. Each is stored in the dead-letter topic. A steady small"
+        " number points to one broken producer: read a dead letter and inform the team. Above"
         " `limits.max_rejected_share` the monitor stops. An empty graph is good.",
         [query_target(f"{increase('$__rate_interval')} and {increase('$__range')} > 0", "{{reason}}")],
         unit="short",
@@ -235,7 +235,7 @@ def batch_size_panel() -> JSON:
     return time_series_panel(
         "Events per batch",
         "Mean number of events in one commit. Small batches at low traffic are normal. Batches of"
-        " `kafka.max_poll_records` events mean that the monitor is catching up or at its capacity.",
+        " `kafka.max_poll_records` events mean that the monitor applies a backlog, or is at its capacity.",
         [query_target(f"{events} / ({batches} > 0)", "mean")],
         unit="short",
         minimum=0,
@@ -247,8 +247,8 @@ def event_delay_panel() -> JSON:
     """Return the graph of quantiles of the delay from an event to the commit."""
     return time_series_panel(
         "Delay from event to store",
-        "Time from the timestamp in an event to its commit in the store. A delay without a lag is caused by the"
-        " producers: they send late, or their clocks are wrong.",
+        "Time from the timestamp in an event to its commit in the store. If there is a delay without a lag, the"
+        " producers send late, or their clocks are wrong: ask them.",
         [
             query_target(quantile_query(0.5, "abmonitor_event_delay_seconds"), "median"),
             query_target(quantile_query(0.95, "abmonitor_event_delay_seconds"), "95th percentile", ref="B"),
@@ -264,10 +264,10 @@ def unmatched_feedback_panel() -> JSON:
     """Return the graph of unmatched feedback per hour by kind."""
     return time_series_panel(
         "Unmatched feedback by kind, per hour",
-        "Number of feedback events whose response had not arrived when they expired; they are missing in all numbers."
-        " Feedback expires after `feedback_window + allowed_lateness` (8 days by default), so a mistake of today"
-        " appears only then. A few are normal. A steady number means wrong keys, ids or topics, or missing responses:"
-        " see “unmatched-feedback” in the runbook.",
+        "Feedback events whose response had not arrived when they expired. They are missing in all numbers. Feedback"
+        " expires after `feedback_window + allowed_lateness` (8 days by default), so a mistake of today appears only"
+        " then. A few are normal. A steady number means wrong keys, ids or topics, or missing responses: see"
+        " “unmatched-feedback” in the runbook.",
         [query_target("max by (kind) (increase(abmonitor_unmatched_feedback_total[1h]))", "{{kind}}")],
         unit="short",
         minimum=0,
@@ -280,9 +280,9 @@ def commit_conflicts_panel() -> JSON:
     """Return the graph of commit conflicts."""
     return time_series_panel(
         "Commit conflicts",
-        "Number of commits that the store rejected because another replica had changed a position or a row. They are"
-        " retried and cost only time; a few during a rebalance are normal. A steady number means that producers do not"
-        " key by `user_id`, or that two deployments share one store: see “commit-conflicts” in the runbook.",
+        "Commits that the store rejected because another replica had changed a position or a row. The monitor retries"
+        " them, so they cost only time. A few during a rebalance are normal. A steady number means that producers do"
+        " not use `user_id` as the key, or that two deployments use one store: see “commit-conflicts” in the runbook.",
         [query_target("sum(increase(abmonitor_commit_conflicts_total[$__rate_interval]))", "conflicts")],
         unit="short",
         minimum=0,
@@ -294,9 +294,9 @@ def service_history_panel() -> JSON:
     """Return the timeline of the states of store and consumption."""
     return state_timeline_panel(
         "State",
-        "Times at which the store was unavailable or consumption was paused. The monitor waits and resumes without"
-        " help. No event is lost as long as Kafka keeps the events: compare the length of an outage with the retention"
-        " of the topics.",
+        "Times at which the store was unavailable or consumption was paused. The monitor waits and resumes by itself."
+        " No event is lost as long as Kafka stores the events: compare the length of an outage with the retention of"
+        " the topics.",
         service_targets(instant=False),
         size=(8, 8),
         overrides=SERVICE_STATE_NAMES,
@@ -307,9 +307,9 @@ def consumer_restarts_panel() -> JSON:
     """Return the graph of replaced stalled consumers by replica."""
     return time_series_panel(
         "Stalled consumers",
-        "Number of times that a Kafka consumer rejoined its group because it had received nothing for 30 seconds"
-        " although events were waiting. One is harmless. Repeated stalls point to the brokers, the network or the"
-        " leader of a partition: see “consumer-stalls” in the runbook.",
+        "How often a Kafka consumer rejoined its group because it had received nothing for 30 seconds although events"
+        " were waiting. One is harmless. Repeated stalls point to the brokers, the network or the leader of a"
+        " partition: see “consumer-stalls” in the runbook.",
         [
             query_target(
                 "sum by (instance) (increase(abmonitor_consumer_restarts_total[$__rate_interval]))", "{{instance}}"
@@ -325,8 +325,8 @@ def memory_panel() -> JSON:
     """Return the graph of resident memory by replica."""
     return time_series_panel(
         "Memory",
-        "Resident memory of each replica. It is level after the first hour. If it keeps rising, keep the log and report"
-        " a defect. The memory of the store is not included.",
+        "Resident memory of each replica. It is level after the first hour. If it rises further, save the log and"
+        " report a defect. The memory of the store is not included.",
         [query_target("max by (instance) (process_resident_memory_bytes)", "{{instance}}")],
         unit="bytes",
         minimum=0,
@@ -338,8 +338,8 @@ def cpu_panel() -> JSON:
     """Return the graph of CPU usage by replica."""
     return time_series_panel(
         "CPU, as a share of one core",
-        "CPU time of each replica, as a share of one core. A replica uses about one core at most. Near 100 % with a"
-        " growing lag: add a replica. Near 0 % with a growing lag: the replica waits, see “State”.",
+        "CPU time of each replica, as a share of one core. A replica uses about one core at most. If the lag grows at"
+        " nearly 100 %, add a replica. If the lag grows at nearly 0 %, the replica waits: see “State”.",
         [
             query_target(
                 "max by (instance) (rate(process_cpu_seconds_total[$__rate_interval]))",
@@ -382,12 +382,13 @@ def replica_panels() -> list[JSON]:
     ]
 
 
-def build_pipeline_board() -> JSON:
+def build_pipeline_board(monitor_url: str) -> JSON:
     """Return the board "AB Monitor: pipeline"."""
     return boards.build_board(
         boards.PIPELINE,
         "AB Monitor: pipeline",
         "Operation of the monitor: lag, throughput, rejected events, commits, store and replicas.",
+        monitor_url=monitor_url,
         choices=[],
         sections=[("Flow", flow_panels()), ("Work and replicas", replica_panels())],
         annotations=[boards.alert_annotation('team="operations"')],

@@ -11,6 +11,7 @@ from grafana.panels import DATASOURCE, JSON
 REFRESH_ON_TIME_RANGE_CHANGE = 2
 SORT_ALPHABETICAL = 1
 SORT_NUMERICAL = 3
+HIDDEN = 2
 
 
 SYSTEM_MATCHERS: Final = ", ".join(
@@ -58,6 +59,27 @@ def datasource_variable() -> JSON:
         "multi": False,
         "options": [],
     }
+
+
+MONITOR_VARIABLE: Final = "ab_monitor_url"
+
+
+def monitor_variable(address: str) -> JSON:
+    """Return the hidden variable with the address of AB Monitor's pages, for links."""
+    return {
+        "type": "constant",
+        "name": MONITOR_VARIABLE,
+        "label": "Address of AB Monitor",
+        "query": address,
+        "current": {"selected": True, "text": address, "value": address},
+        "hide": HIDDEN,
+        "skipUrlSync": True,
+    }
+
+
+def query_variables(board: JSON) -> list[JSON]:
+    """Return the variables of a board whose values are those of a label, in their order."""
+    return [variable for variable in board["templating"]["list"] if variable["type"] == "query"]
 
 
 def label_values_variable(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from monitor.config import (
 )
 from monitor.engine import EventNormalizer, Experiment, IdHasher
 from monitor.export import (
-    RecentHealth,
+    RecentReading,
     ServiceHealth,
     attention_json,
     rating_scale,
@@ -54,7 +55,7 @@ from monitor.state import (
     read_service_records,
     running_store_server,
 )
-from monitor.web import HttpEndpoints, HttpServer, PageContent, experiment_details
+from monitor.web import HttpEndpoints, HttpServer, PageContent, experiment_details, plan_page, prepare_charts
 
 GC_THRESHOLD: Final = 400_000
 """New objects between two runs of Python's cyclic garbage collector. A run visits every cached row and frees next to
@@ -291,18 +292,26 @@ def serve_http(
 
     def read_current_health() -> ServiceHealth:
         reader = current_reader()
-        return read_health(reader, settings, reader.read_summary(), clock())
+        return read_health(reader, settings, reader.read_counts(), clock())
 
-    recent_health = RecentHealth(read_current_health)
+    recent_verdicts = RecentReading(lambda: current_reader().read_verdicts())
+    recent_health = RecentReading(read_current_health)
 
     def show_experiment(name: str, _query: Mapping[str, str]) -> PageContent:
         reader = current_reader()
-        experiment = reader.read_summary().experiments[name]
+        experiment = reader.read_summary(names=[name]).experiments[name]
         history = reader.read_verdict_history(experiment)
         return experiment_details(experiment, recent_health.read(), settings.display, clock(), history)
 
+    def show_plan(name: str, query: Mapping[str, str]) -> PageContent:
+        reader = current_reader()
+        experiment = {experiment.name: experiment for experiment in reader.experiments}[name]
+        return plan_page(experiment, reader.read_summary().experiments[name], settings.display, query)
+
     endpoints = HttpEndpoints(
         read_summary=lambda as_of_ms: current_reader().read_summary(as_of_ms),
+        read_verdicts=recent_verdicts.read,
+        read_counts=lambda: current_reader().read_counts(),
         read_history=lambda experiment: current_reader().read_verdict_history(experiment),
         read_items=lambda path, query: answer_items_request(current_reader(), path, query),
         read_days=lambda experiment, as_of_ms: read_days_json(current_reader(), experiment, as_of_ms),
@@ -315,11 +324,13 @@ def serve_http(
         display=settings.display,
         clock=clock,
         declarations=declarations,
-        experiment_pages={"": show_experiment},
+        experiment_pages={"": show_experiment, "/plan": show_plan},
         experiment_names=lambda: [experiment.name for experiment in current_reader().experiments],
     )
     server = HttpServer(settings.http, endpoints)
     server.start()
+    # The first page with charts would otherwise take a second longer.
+    threading.Thread(target=prepare_charts, name="charts", daemon=True).start()
     try:
         yield server
     finally:

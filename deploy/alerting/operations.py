@@ -322,6 +322,19 @@ FLOW: Final = (
         " after a minute, later every hour.",
     ),
     _alert(
+        name="AbMonitorMessagesWait",
+        concern="messages-wait",
+        severity="warning",
+        # Only the replica that delivers has the series.
+        expr="max by (channel) (abmonitor_notifications_waiting) > 0",
+        pending="30m",
+        keep="5m",
+        summary='{{ $value | printf "%.0f" }} messages wait for the channel {{ $labels.channel }}',
+        description="For 30 minutes this channel has not accepted a message about a change of an experiment, so its"
+        " readers do not know of the change. The results are not affected. The service tries again for three days, at"
+        " least every half hour.",
+    ),
+    _alert(
         name="AbMonitorConsumerStalls",
         concern="consumer-stalls",
         severity="warning",

@@ -20,10 +20,8 @@ function sourceOf(figure) {
   return figure.querySelector('script[type="application/json"]').textContent;
 }
 
-function createView(specification, options) {
-  const { spec } = compile(specification, { config: CONFIG });
-  // The drawing has a label of its own.
-  delete spec.description;
+function createView(specification, config, options) {
+  const { spec } = compile(specification, { config });
   return new View(parse(spec, null, { ast: true }), { expr: expressionInterpreter, ...options });
 }
 
@@ -31,12 +29,18 @@ function render(figure) {
   if (views.get(figure)) return;
   const specification = JSON.parse(sourceOf(figure));
   const drawing = figure.querySelector(".chart-drawing");
-  drawing.setAttribute("role", "img");
-  drawing.setAttribute("aria-label", specification.description);
   drawing.replaceChildren();
-  const view = createView(specification, { renderer: "svg", container: drawing, hover: true, tooltip: tooltip.call });
+  const view = createView(specification, CONFIG, {
+    container: drawing,
+    hover: true,
+    renderer: "svg",
+    tooltip: tooltip.call,
+  });
   views.set(figure, view);
   view.run();
+  // The view has set another role, whose children a screen reader would read out.
+  drawing.setAttribute("role", "img");
+  drawing.querySelector("svg").setAttribute("aria-hidden", "true");
   nearby.unobserve(figure);
   sizes.observe(drawing);
   figure.classList.add("drawn");
@@ -79,7 +83,7 @@ function toolbar(figure, view, specification) {
   const add = (text, title, action) => {
     const button = document.createElement("button");
     Object.assign(button, { type: "button", textContent: text, title, onclick: action });
-    button.setAttribute("aria-label", `${title}: ${specification.usermeta.title}`);
+    button.setAttribute("aria-label", `${text} – ${title}: ${specification.usermeta.title}`);
     tools.append(button);
   };
   const domain = zoomSignal(view);
@@ -99,7 +103,8 @@ function toolbar(figure, view, specification) {
 
 /** Returns the name of the signal with the visible part of the time axis; undefined without a time axis. */
 function zoomSignal(view) {
-  return Object.keys(view.getState({ data: () => false, signals: () => true }).signals).find((name) => name === "zoom_t");
+  const { signals } = view.getState({ data: () => false, signals: (name) => name === "zoom_t" });
+  return Object.keys(signals)[0];
 }
 
 /** Changes the length of the visible part of the time axis; the newest visible time stays. */
@@ -123,9 +128,8 @@ async function imageUrl(figure, specification, type) {
   });
   const resolve = (json) => json.replaceAll(/var\((--[\w-]+)\)/g, (_, name) => colors.getPropertyValue(name).trim());
   const config = JSON.parse(resolve(JSON.stringify(CONFIG)));
-  const { spec } = compile(JSON.parse(resolve(text)), { config });
+  const view = createView(JSON.parse(resolve(text)), config, { renderer: "none" });
   sample.remove();
-  const view = new View(parse(spec, null, { ast: true }), { expr: expressionInterpreter, renderer: "none" });
   try {
     return await view.toImageURL(type, EXPORT_SCALE);
   } finally {

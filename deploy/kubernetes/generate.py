@@ -64,7 +64,8 @@ def config() -> str:
 
 def rendered(addresses: Addresses) -> dict[str, str]:
     """Return the text of every generated file by its place under `base`."""
-    maps = {f"boards/{Path(file).stem}.yaml": board_map(file, board) for file, board in build_boards().items()}
+    boards = build_boards(addresses.runbook.removesuffix("/runbook"))
+    maps = {f"boards/{Path(file).stem}.yaml": board_map(file, board) for file, board in boards.items()}
     return {
         "prometheusrule.yaml": HEADER.format(origin="deploy/alerting/") + alerting.dumped(prometheus_rule(addresses)),
         "config.toml": HEADER.format(origin="deploy/config.toml") + config(),
@@ -87,7 +88,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m deploy.kubernetes.generate", description="Generate manifests.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file differs")
     parser.add_argument("--grafana", default=default.grafana, help="address of Grafana")
-    parser.add_argument("--runbook", default=default.runbook, help="address of the page /runbook")
+    parser.add_argument("--runbook", default=default.runbook, help="address of the page /runbook of AB Monitor")
     options = parser.parse_args(arguments)
     addresses = Addresses(options.grafana.rstrip("/"), options.runbook)
     if options.check:

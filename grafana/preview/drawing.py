@@ -30,6 +30,7 @@ from grafana.preview.fields import (
 )
 from grafana.preview.prometheus import Series, Window
 from grafana.queries import substitute_variables
+from grafana.variables import query_variables
 
 IMAGE_WIDTH, GRID_LINE_HEIGHT, HEADER_HEIGHT, PANEL_GAP = 1500, 38, 78, 8
 """Pixels."""
@@ -91,7 +92,7 @@ def _pixel_axes(
 
 def _draw_variables(page: Axes, board: JSON, values: Mapping[str, str], window: Window) -> None:
     x = 16.0
-    for variable in board["templating"]["list"][1:]:
+    for variable in query_variables(board):
         if not values[variable["name"]]:
             continue
         words = f"{variable['label']}  {values[variable['name']]}"

@@ -14,6 +14,7 @@ from grafana.panels import JSON
 from grafana.preview.drawing import DPI, SeriesByPanel, draw_board
 from grafana.preview.prometheus import PrometheusClient, Window
 from grafana.queries import substitute_variables
+from grafana.variables import query_variables
 
 MAX_COLORS = 200
 """Number of colours of a PNG. The most frequent colours are kept, the rest are shades at the edges of letters. A
@@ -23,7 +24,7 @@ palette reduces the file to a third."""
 def choose_variables(board: JSON, prometheus: PrometheusClient, window: Window) -> dict[str, str]:
     """Return the initial values of a board's variables: the default if that value exists, else the first value."""
     values = window.variables
-    for choice in board["templating"]["list"][1:]:
+    for choice in query_variables(board):
         offered_values = prometheus.label_values(substitute_variables(choice["query"]["query"], values), window)
         default = choice.get("current", {}).get("value")
         values[choice["name"]] = default if default in offered_values else next(iter(offered_values), "")

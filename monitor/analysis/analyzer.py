@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
+from monitor.analysis.analysis_plan import AnalysisPlan
 from monitor.analysis.cohort_view import CohortView
-from monitor.analysis.plan import AnalysisPlan
 from monitor.analysis.subgroups import SubgroupEffects, compute_subgroup_effects
 from monitor.clock import HOUR_MS
 from monitor.config import RATED_SHARE_METRIC, ExperimentSettings, Population

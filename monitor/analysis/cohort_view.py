@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
+from monitor.analysis.analysis_plan import AnalysisPlan
 from monitor.analysis.entry_days import count_entered_students, find_first_entry_day, find_last_entry_day
-from monitor.analysis.plan import AnalysisPlan
 from monitor.clock import HOURS_PER_DAY
 from monitor.config import Population
 from monitor.metrics import CohortField, IntArray, UnitRecord

@@ -15,8 +15,8 @@ from itertools import groupby
 from typing import Any, Final, Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
+from monitor.analysis.analysis_plan import AnalysisPlan
 from monitor.analysis.decision_history import VerdictHistory
-from monitor.analysis.plan import AnalysisPlan
 from monitor.analysis.summary import format_timestamp
 from monitor.clock import DAY_MS, HOUR_MS
 from monitor.config import ExperimentSettings, Population

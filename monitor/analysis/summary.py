@@ -133,6 +133,8 @@ class VariantSummary:
     """Responses that a rule of `exclude` matches: no other number contains them."""
     excluded_students: int = 0
     """Students with an excluded response."""
+    primary_correlation: float | None = None
+    """Correlation of the primary metric between two responses of a student; None if unknown. Not in the JSON."""
 
     @property
     def rated_share(self) -> float | None:
@@ -199,6 +201,11 @@ class ExperimentSummary:
             (variant.last_event_at_ms for variant in self.variants.values() if variant.last_event_at_ms is not None),
             default=None,
         )
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the planned end has passed, by event time."""
+        return self.analysis is not None and self.ends_at_ms is not None and self.analysis.as_of_ms >= self.ends_at_ms
 
     @property
     def is_closed_by_clock(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import secrets
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,8 +26,16 @@ from monitor.config import (
 )
 from monitor.decoding import RecordDecoder, build_sample_report
 from monitor.engine import IdHasher
-from monitor.errors import AbMonitorError, DependencyUnavailable, InputRejected, count_noun, setting_text
+from monitor.errors import (
+    AbMonitorError,
+    DependencyUnavailable,
+    InputRejected,
+    UsageError,
+    count_noun,
+    setting_text,
+)
 from monitor.export import format_percent, read_health
+from monitor.notify import DeliveryFailed, open_channels, write_test_message
 from monitor.sources import (
     TopicInspection,
     check_copartitioning,
@@ -59,6 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also read the last N records of each partition, without the consumer group, and report what the sources "
         f"make of them (1 to {_MAX_SAMPLE})",
     )
+    parser.add_argument(
+        "--notify", action="store_true", help="also send a test message to each channel of [[notify]], and wait for it"
+    )
 
 
 class _SeveralErrors(AbMonitorError):
@@ -90,7 +102,7 @@ _REPAIRABLE_CODES: Final = {"guardrail_idle", "anonymous_units", "low_power"}
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Print the state of the configuration, the store, the registry and Kafka; return the exit code.
+    """Print the state of the configuration, the channels, the store, the registry and Kafka; return the exit code.
 
     With `--sample`, also print what the sources make of the newest records. Raises the error of a check, or an error
     with those of several checks in one message and the exit code of the first.
@@ -104,6 +116,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     errors: list[AbMonitorError] = []
     decoder: RecordDecoder | None = None
     inspection: TopicInspection | None = None
+    with _collect_error(errors):
+        _check_channels(settings, is_test=arguments.notify)
     with _collect_error(errors, "store.url"):
         shard_count = _check_store(settings)
     with _collect_error(errors, "schema_registry.url"):
@@ -121,6 +135,29 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     if errors:
         raise errors[0]
     return 0
+
+
+def _check_channels(settings: Settings, *, is_test: bool) -> None:
+    """Print the channels of messages; with `is_test`, send a test message to each.
+
+    Raises `UsageError` without the extra `notify`, `ConfigError` for a wrong address, and `DeliveryFailed`.
+    """
+    if is_test and not settings.notify:
+        raise UsageError("--notify: the configuration has no [[notify]] table. docs/notifications.md has examples")
+    if settings.notify and settings.http.public_url is None:
+        print("warning        messages have no links: set http.public_url to the address of the pages")
+    failures = []
+    for channel in open_channels(settings.notify):
+        name = channel.settings.name
+        try:
+            if is_test:
+                message = write_test_message(wall_clock(), settings.http.public_url)
+                channel.send(message, f"msg_{secrets.token_hex(12)}", wall_clock())
+            print(f"notify         ok: {name}{', test message sent' if is_test else ''}")
+        except DeliveryFailed as error:
+            failures.append(f"notify.{name}: {error}")
+    if failures:
+        raise DeliveryFailed("; ".join(failures))
 
 
 def _check_formats(settings: Settings) -> RecordDecoder:

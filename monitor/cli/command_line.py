@@ -42,6 +42,7 @@ _COMMANDS: Final[Mapping[str, tuple[_Configuration, str]]] = {
     "status": ("settings", "print the current results"),
     "verdict": ("settings", "print the decision on an experiment (ship, stop or keep running) and its reasons"),
     "report": ("settings", "write a page with the decision on an experiment and the evidence"),
+    "plan": ("own", "print how many students and days an experiment needs, from the store or from assumptions"),
     "share": ("settings", "print a link that opens an experiment's page without a login for some days"),
     "evaluate": ("own", "compute metrics of files per query and rater, and compare variants; needs no store"),
     "agreement": ("settings", "measure the agreement of raters in files; needs no store"),

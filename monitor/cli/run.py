@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -21,9 +21,18 @@ from monitor.cli.signals import call_on_signal, stop_on_signals
 from monitor.clock import wall_clock
 from monitor.config import ConfigWatcher, Settings, exclusion_warnings, experiment_warnings, experiments_digest
 from monitor.errors import AbMonitorError, ConfigError, InputRejected, StoreUnavailable, UsageError
+from monitor.notify import Channel, Notifier, observe_store, open_channels
 from monitor.pipeline import ExperimentDeclarations, ExperimentRegistry, Telemetry
 from monitor.sources import KafkaSource
-from monitor.state import Failure, ShardedStore, StoreMetadata, count_start, read_server_warnings, record_failure
+from monitor.state import (
+    Failure,
+    Outbox,
+    ShardedStore,
+    StoreMetadata,
+    count_start,
+    read_server_warnings,
+    record_failure,
+)
 
 log = logging.getLogger(__name__)
 _STORE_RETRY_S: Final = 1.0
@@ -61,6 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         stack.enter_context(stop_on_signals(handle_stop_request))
         stack.enter_context(call_on_signal(signal.SIGHUP, handle_reload_request))
         settings = load_command_settings(arguments)
+        channels = open_channels(settings.notify)
         registry: ExperimentRegistry
 
         def apply_experiments(changed_settings: Settings) -> None:
@@ -109,6 +119,8 @@ def run(arguments: argparse.Namespace) -> int:
             )
         )
         telemetry.set_config(experiments_digest(settings.experiments))
+        if channels:
+            stack.enter_context(_notifying(settings, channels, connections[0], service, telemetry))
         watcher.start()
         stack.callback(watcher.stop)
         stack.enter_context(registry.synchronizing())
@@ -119,6 +131,28 @@ def run(arguments: argparse.Namespace) -> int:
                 worker = service.replace_worker(_read_experiments(registry, service))
                 worker.run()
     return 0
+
+
+@contextmanager
+def _notifying(
+    settings: Settings, channels: Sequence[Channel], store: ShardedStore, service: Service, telemetry: Telemetry
+) -> Iterator[None]:
+    """Send messages about changes of experiments while the block runs."""
+    with closing(store.reconnect()) as outbox_store:
+        notifier = Notifier(
+            channels,
+            Outbox(outbox_store),
+            lambda now_ms: observe_store(service.reader, now_ms),
+            telemetry,
+            wall_clock,
+            public_url=settings.http.public_url,
+            min_students=settings.display.min_display_students,
+        )
+        notifier.start()
+        try:
+            yield
+        finally:
+            notifier.stop()
 
 
 def _reload_problem(watcher: ConfigWatcher) -> tuple[str, ...]:

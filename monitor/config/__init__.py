@@ -6,6 +6,7 @@
 - `experiment_tables`, `metric_tables`, `criteria`: parsers of an experiment's table
 - `definitions`: the settings that sums depend on
 - `exclusion`: parsers of rules of exclusion and of units
+- `notify_tables`: parsers of `[[notify]]`
 - `sources`, `paths`: parsers of `[[kafka.sources]]` and of its paths
 - `running_changes`: what a changed configuration changes in a running experiment
 - `digest`: a digest of all settings. `declared_set`: the versioned set of declared experiments
@@ -57,6 +58,7 @@ from monitor.config.settings import (
     LATENCY_ABOVE_PREFIX,
     LATENCY_METRIC,
     NO_CATEGORY,
+    NOTIFY_EVENTS,
     OTHER_CATEGORY,
     PER_STUDENT_PREFIX,
     RATED_SHARE_METRIC,
@@ -92,6 +94,8 @@ from monitor.config.settings import (
     NamedDiscount,
     NamedGain,
     NdcgIdeal,
+    NotifyEvent,
+    NotifySettings,
     Population,
     SchemaRegistrySettings,
     Settings,
@@ -109,6 +113,7 @@ __all__ = [
     "LATENCY_METRIC",
     "MAX_GAIN",
     "MAX_NAME_LENGTH",
+    "NOTIFY_EVENTS",
     "NO_CATEGORY",
     "NO_TEXTS",
     "OTHER_CATEGORY",
@@ -156,6 +161,8 @@ __all__ = [
     "NamedDiscount",
     "NamedGain",
     "NdcgIdeal",
+    "NotifyEvent",
+    "NotifySettings",
     "Path",
     "Population",
     "ReloadResult",

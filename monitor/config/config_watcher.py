@@ -207,10 +207,11 @@ def changed_setting_names(old: Settings, new: Settings) -> tuple[str, ...]:
     >>> changed_setting_names(Settings(()), Settings((), kafka=KafkaSettings(start="latest")))
     ('kafka.start',)
     """
-    return tuple(
+    names = tuple(
         f"{section.name}.{setting.name.removesuffix('_ms')}"
         for section in fields(Settings)
         if is_dataclass(old_section := getattr(old, section.name))
         for setting in fields(old_section)
         if getattr(old_section, setting.name) != getattr(getattr(new, section.name), setting.name)
     )
+    return names if old.notify == new.notify else (*names, "notify")

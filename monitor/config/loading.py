@@ -26,6 +26,7 @@ from monitor.config.config_files import (
     read_config_files,
     referenced_files,
 )
+from monitor.config.display_texts import parse_link
 from monitor.config.exclusion import find_exclusion_errors
 from monitor.config.experiment_tables import MAX_NAME_LENGTH, is_name, parse_experiment
 from monitor.config.http_access import (
@@ -37,6 +38,7 @@ from monitor.config.http_access import (
     parse_user_header,
 )
 from monitor.config.line_numbers import find_line, read_line_numbers
+from monitor.config.notify_tables import parse_notify
 from monitor.config.settings import (
     DiscoverSettings,
     DisplaySettings,
@@ -171,7 +173,7 @@ def parse_settings(document: Mapping[str, Any], environ: Mapping[str, str]) -> S
     """Return the settings of a parsed TOML file, overridden by environment variables: see `load_settings`."""
     problems = ConfigProblems()
     with problems.collect():
-        check_keys("", document, {*_SECTIONS, "experiments"})
+        check_keys("", document, {*_SECTIONS, "experiments", "notify"})
     variables: dict[str, str] = {}
     with problems.collect():
         variables = _read_variables(environ)
@@ -179,6 +181,8 @@ def parse_settings(document: Mapping[str, Any], environ: Mapping[str, str]) -> S
     with problems.collect():
         experiments = _parse_experiments(document, variables)
     sections: dict[str, Any] = {}
+    with problems.collect():
+        sections["notify"] = parse_notify(document, variables)
     for section in _SECTIONS:
         with problems.collect():
             sections[section] = _parse_section(section, document, variables)
@@ -415,6 +419,11 @@ def _parse_start(key: str, value: object) -> str:
     return str(start)
 
 
+def _parse_grafana_url(key: str, value: object) -> str:
+    """Return an address without a slash at the end."""
+    return parse_link(key, value).rstrip("/")
+
+
 def _parse_host(key: str, value: object) -> str:
     name = parse_text(key, value)
     if not is_host_name(name):
@@ -532,7 +541,7 @@ _SECTIONS: Final[Mapping[str, tuple[type[Any], Mapping[str, Parser]]]] = {
             "rejection_window": _parse_count,
         },
     ),
-    "display": (DisplaySettings, {"min_display_students": _parse_count}),
+    "display": (DisplaySettings, {"min_display_students": _parse_count, "grafana_url": _parse_grafana_url}),
     "discover": (
         DiscoverSettings,
         {

@@ -26,6 +26,9 @@ WireFormat = Literal["native", "auto", "json", "avro", "protobuf"]
 """Format of the messages of a source; native is the JSON of docs/events.md, without a mapping."""
 EnvelopeMode = Literal["auto", "none"]
 Tombstones = Literal["ignore", "reject"]
+NotifyEvent = Literal["verdict", "harm", "sample_ratio", "silent", "discovered", "backfill", "end"]
+"""Kind of the change that a message reports."""
+NOTIFY_EVENTS: tuple[NotifyEvent, ...] = get_args(NotifyEvent)
 Cast = Literal["text", "number", "truthy", "s", "ms", "us", "ns", "iso"]
 FieldValue = str | float | bool
 FieldPatterns = Mapping[str, tuple[str, ...]]
@@ -302,6 +305,8 @@ class LimitSettings:
 class DisplaySettings:
     min_display_students: int = 1
     """Number of students below which the page, Prometheus and reports leave out means, effects and drift."""
+    grafana_url: str | None = None
+    """Address of a Grafana with the boards of AB Monitor, without a slash at the end; None for no links."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +332,27 @@ class DiscoverSettings:
     def adopts(self, experiment: str) -> bool:
         """Return whether an undeclared experiment may be adopted automatically."""
         return any(fnmatchcase(experiment, pattern) for pattern in self.auto_adopt)
+
+
+@dataclass(frozen=True, slots=True)
+class NotifySettings:
+    """A channel: an address of Apprise, or a webhook with the secret that signs its requests."""
+
+    name: str
+    """Unique; in logs and metrics instead of the address, which may contain a secret."""
+    url: str | None = field(default=None, repr=False)
+    """Address of Apprise; None for a webhook."""
+    webhook: str | None = field(default=None, repr=False)
+    """Address of a webhook; None for an address of Apprise."""
+    secret: str | None = field(default=None, repr=False)
+    """Secret of Standard Webhooks; None for an address of Apprise."""
+    events: tuple[NotifyEvent, ...] = NOTIFY_EVENTS
+    experiments: tuple[str, ...] = ("*",)
+    """Shell patterns as in `fnmatch`, with case."""
+
+    def receives(self, event: str, experiment: str) -> bool:
+        """Return whether a message about an event of an experiment is sent to the channel."""
+        return event in self.events and any(fnmatchcase(experiment, pattern) for pattern in self.experiments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -624,6 +650,7 @@ class Settings:
     limits: LimitSettings = LimitSettings()
     display: DisplaySettings = DisplaySettings()
     discover: DiscoverSettings = DiscoverSettings()
+    notify: tuple[NotifySettings, ...] = ()
     deselected_experiments: frozenset[str] = frozenset()
     """Names of the experiments of the file that the command leaves out."""
 

@@ -29,7 +29,7 @@ _ZONE_OF_COMPUTER: Final = "localtime"
 _SHARE_SUM_TOLERANCE: Final = 1e-6
 
 _SIMILAR_PREFIX_LENGTH: Final = 3
-_MAX_LISTED_KEYS: Final = 8
+_MAX_LISTED_KEYS: Final = 9
 
 Choice = TypeVar("Choice", bound=str)
 Setting = TypeVar("Setting")

@@ -3,6 +3,7 @@
 - `prometheus`: the metrics of the experiments, and the catalogue of all metrics
 - `presentation`: texts that terminal and web page share: tables, footnotes, verdicts, formatted numbers
 - `terminal`: tables for a terminal, JSON output, exit codes of verdicts
+- `plan_tables`: the texts of a plan
 - `item_tables`: item statistics and the review order
 - `experiment_settings`: an experiment's settings in the words of the configuration file
 - `health`, `freshness`: workers, arriving events by topic, the age of the newest events, and what is wrong
@@ -22,8 +23,16 @@ from monitor.export.day_table import (
     read_days_json,
 )
 from monitor.export.experiment_settings import describe_settings
-from monitor.export.headline import Headline, describe_headlines, headlines_json, state_title
-from monitor.export.health import RecentHealth, ServiceHealth, arrival_rows, health_facts, read_health
+from monitor.export.freshness import Freshness
+from monitor.export.headline import Headline, RelativeBounds, describe_headlines, headlines_json, state_title
+from monitor.export.health import (
+    RecentReading,
+    ServiceHealth,
+    arrival_rows,
+    health_facts,
+    read_freshness,
+    read_health,
+)
 from monitor.export.item_tables import (
     REVIEW_NOTE,
     SCORE_NOTE,
@@ -37,6 +46,7 @@ from monitor.export.item_tables import (
     short_id_text,
     worst_items_json,
 )
+from monitor.export.plan_tables import PlanTable, PlanTexts, describe_plan
 from monitor.export.presentation import (
     ABSENT_TEXT,
     COUNT_EXPLANATION,
@@ -63,6 +73,7 @@ from monitor.export.presentation import (
     format_age,
     format_count,
     format_counted,
+    format_duration,
     format_optional_difference,
     format_optional_mean,
     format_percent,
@@ -81,6 +92,7 @@ from monitor.export.terminal import (
     id_text,
     print_json,
     render_health,
+    render_plan,
     render_summary,
     render_verdicts,
     simple_table,
@@ -104,8 +116,12 @@ __all__ = [
     "DayMark",
     "DayTable",
     "ExperimentsCollector",
+    "Freshness",
     "Headline",
-    "RecentHealth",
+    "PlanTable",
+    "PlanTexts",
+    "RecentReading",
+    "RelativeBounds",
     "ReportData",
     "ServiceHealth",
     "arrival_rows",
@@ -121,6 +137,7 @@ __all__ = [
     "describe_first_decision",
     "describe_headlines",
     "describe_metric",
+    "describe_plan",
     "describe_settings",
     "describe_state",
     "describe_time_to_decide",
@@ -132,6 +149,7 @@ __all__ = [
     "format_age",
     "format_count",
     "format_counted",
+    "format_duration",
     "format_optional_difference",
     "format_optional_mean",
     "format_percent",
@@ -146,11 +164,13 @@ __all__ = [
     "rating_scale",
     "read_day_log",
     "read_days_json",
+    "read_freshness",
     "read_health",
     "read_report_data",
     "render_attention",
     "render_diversity",
     "render_health",
+    "render_plan",
     "render_summary",
     "render_verdicts",
     "render_worst_items",

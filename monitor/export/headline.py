@@ -15,10 +15,18 @@ from typing import Any, Final, Literal, TypeAlias
 
 from monitor.analysis import ExperimentSummary
 from monitor.clock import DAY_MS
-from monitor.config import DisplayTexts
+from monitor.config import DisplayTexts, is_proportion
 from monitor.days import day_calendar
 from monitor.errors import count_noun
-from monitor.export.presentation import STATE_TITLES, TONES, format_time, meets_min_students, variant_title
+from monitor.export.presentation import (
+    STATE_DESCRIPTIONS,
+    STATE_TITLES,
+    TONES,
+    format_relative_changes,
+    format_time,
+    meets_min_students,
+    variant_title,
+)
 from monitor.stats import (
     MIN_UNITS_FOR_DECISION,
     GuardrailResult,
@@ -35,17 +43,21 @@ from monitor.stats import (
 
 RelativeBounds: TypeAlias = tuple[float | None, float | None, float | None]
 """(effect, lower bound, upper bound) as fractions of the control's mean; None where undefined or hidden."""
+_NO_BOUNDS: Final[RelativeBounds] = (None, None, None)
 _MAX_ANNOUNCED_DAYS: Final = 365.0
 """A longer time until a decision is stated as "more than a year"."""
 _FINAL_STEPS: Final[Mapping[VerdictState, str]] = {
-    "ship": "Roll out {treatment}: nothing more has to be waited for.",
-    "non_inferior": "{treatment} may replace {control} if it has other advantages. No gain is certain yet.",
-    "futile": "End the experiment: more students would not show a gain that matters.",
+    "non_inferior": "{treatment} may replace {control} if it has other advantages: any loss is tolerable.",
+    "futile": "End the experiment: more {noun}s would not show a gain that matters.",
     "stop_harm": "Stop {treatment}, and find the cause of the harm.",
-    "invalid": "Repair the cause. Then start a new experiment, because the students so far cannot be compared.",
+    "invalid": "Repair the cause. Then start a new experiment, because the {noun}s so far cannot be compared.",
 }
+_ENDED: Final = "Ended without a decision"
+_ENDING: Final = "Ended, not decided yet"
 _EVIDENCE_CODES: Final = frozenset({"better", "not_worse", "guardrail_held"})
 """Codes of reasons that speak for the treatment, so they block nothing."""
+_DOUBT_CODES: Final = frozenset({"compared_sample_ratio", "populations_disagree", "undefined_disagree"})
+"""Codes of reasons why the compared students may differ between the variants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,21 +119,46 @@ def headlines_json(experiment: ExperimentSummary, min_students: int = 1) -> dict
 
 
 def _describe_headline(experiment: ExperimentSummary, treatment: str, verdict: Verdict, *, is_hidden: bool) -> Headline:
-    primary = verdict.primary
-    is_hidden = is_hidden or verdict.state == "invalid" or verdict.evidence.history.is_incomplete
-    effect = None if is_hidden else _format_effect(verdict)
+    view = _VerdictView(experiment, verdict, is_hidden=is_hidden)
+    effect = None if is_hidden or _is_unusable(verdict) else _format_effect(verdict)
     return Headline(
         treatment=treatment,
         label=variant_title(treatment, verdict.evidence.texts),
         state=verdict.state,
-        tone=TONES.get(verdict.state, "open"),
+        tone="bad" if _is_incomparable(verdict) else TONES.get(verdict.state, "open"),
         title=state_title(experiment, verdict),
         effect=effect,
-        bounds=(None, None, None) if effect is None else (primary.difference.relative_effect, *verdict.relative_bounds),
-        known=" ".join(_describe_known(verdict, effect, is_hidden=is_hidden)),
-        blocking=_describe_blocking(verdict),
-        next_step=_describe_next_step(experiment, verdict),
-        students=(primary.control.units, primary.treatment.units),
+        bounds=_NO_BOUNDS if is_hidden else judged_effect(verdict),
+        known=" ".join(view.describe_known(effect)),
+        blocking=view.describe_blocking(),
+        next_step=view.describe_next_step(),
+        students=(verdict.primary.control.units, verdict.primary.treatment.units),
+    )
+
+
+def judged_effect(verdict: Verdict) -> RelativeBounds:
+    """Return the relative effect that is judged, with its bounds; all None unless all are known and may be used."""
+    primary, relative = verdict.primary, (verdict.primary.difference.relative_effect, *verdict.relative_bounds)
+    return _NO_BOUNDS if _is_unusable(verdict) or primary.lower is None or None in relative else relative
+
+
+def _is_unusable(verdict: Verdict) -> bool:
+    """Return whether the effect must not be used: the variants cannot be compared, or events are missing."""
+    return _is_incomparable(verdict) or verdict.evidence.history.is_incomplete
+
+
+def _is_incomparable(verdict: Verdict) -> bool:
+    """Return whether the variants cannot be compared, also while the experiment is too young for a decision."""
+    return verdict.state == "invalid" or bool(_list_validity_warnings(verdict))
+
+
+def _list_validity_warnings(verdict: Verdict) -> tuple[str, ...]:
+    """Return why the variants cannot be compared; nothing while a backfill counts earlier events."""
+    if verdict.evidence.history.is_incomplete:
+        return ()
+    findings = (*verdict.reasons, *verdict.notes)
+    return tuple(
+        dict.fromkeys(finding.text for finding in findings if finding.is_warning and finding.is_about_validity)
     )
 
 
@@ -129,15 +166,19 @@ def state_title(experiment: ExperimentSummary, verdict: Verdict) -> str:
     """Return the state of a verdict in a few words."""
     if verdict.evidence.history.is_incomplete:
         return "Incomplete, so no decision yet"
-    if experiment.is_closed_by_clock and verdict.state in {"continue", "insufficient_data"}:
-        return "Ended without a decision"
+    if verdict.state in {"continue", "insufficient_data"}:
+        if experiment.is_closed_by_clock or experiment.history.is_archived:
+            return _ENDED
+        if experiment.has_ended:
+            return _ENDING if verdict.evidence.has_new_students else _ENDED
     return STATE_TITLES[verdict.state]
 
 
 def _format_effect(verdict: Verdict) -> str | None:
     """Return the judged effect with its interval; None without an interval, because few students prove nothing.
 
-    Without relative bounds, for example if the control's mean may be 0, the effect is in the unit of the metric.
+    Without relative bounds, for example if the control's mean may be 0, the effect is in the unit of the metric. The
+    relative change of a share is named so, because it could be taken for percentage points.
     """
     primary, metric = verdict.primary, verdict.evidence.metric
     effect, relative = primary.difference.effect, primary.difference.relative_effect
@@ -145,134 +186,190 @@ def _format_effect(verdict: Verdict) -> str | None:
     if effect is None or primary.lower is None or primary.upper is None:
         return None
     if relative is not None and lower is not None and upper is not None:
-        return f"{_format_percent(relative)} ({_format_percent(lower)} to {_format_percent(upper)})"
+        change, low, high = format_relative_changes([relative, lower, upper])
+        return f"{'relative ' if is_proportion(metric) else ''}{change} ({low} to {high})"
     change, low, high = format_changes(metric, [effect, primary.lower, primary.upper], sign=True)
     return f"{change}{metric_unit(metric, verdict.evidence.texts)} ({low} to {high})"
 
 
-def _format_percent(fraction: float) -> str:
-    percent = round(100 * fraction, 1) + 0.0
-    return f"{percent:+.1f} %".replace("-", "\u2212")
+@dataclass(frozen=True, slots=True)
+class _VerdictView:
+    """The verdict on a treatment as sentences; an effect that `is_hidden` appears in none of them."""
 
+    experiment: ExperimentSummary
+    verdict: Verdict
+    is_hidden: bool
 
-def _describe_known(verdict: Verdict, effect: str | None, *, is_hidden: bool) -> Iterator[str]:
-    """Yield sentences on the primary metric, and on guardrail metrics that have certainly changed for the worse."""
-    evidence, primary, treatment = verdict.evidence, verdict.primary, verdict.evidence.treatment_label
-    label = capitalized_metric_label(evidence.metric, evidence.texts)
-    if verdict.state == "invalid":
-        yield "The variants cannot be compared, so no effect is known."
-        return
-    if effect is None:
-        yield f"The effect of {treatment} on {metric_label(evidence.metric, evidence.texts)} is not known yet."
-    else:
+    @property
+    def codes(self) -> frozenset[str]:
+        """The codes of the reasons."""
+        return frozenset(reason.code for reason in self.verdict.reasons)
+
+    def describe_known(self, effect: str | None) -> Iterator[str]:
+        """Yield sentences on the primary metric, and on guardrail metrics that have changed for the worse."""
+        evidence, primary = self.verdict.evidence, self.verdict.primary
+        label, treatment = metric_label(evidence.metric, evidence.texts), evidence.treatment_label
+        if _is_incomparable(self.verdict):
+            yield "The variants cannot be compared, so no effect is known."
+            return
+        if effect is None or primary.lower is None or primary.upper is None:
+            is_known = primary.difference.effect is not None and primary.lower is not None and self.is_hidden
+            reason = f"hidden, because a variant has few {evidence.unit_noun}s" if is_known else "not known yet"
+            yield f"The effect of {treatment} on {label} is {reason}."
+        else:
+            level = f"{format_level(primary.alpha)} confidence, however often you look"
+            sign = -1 if evidence.lower_is_better else 1
+            is_doubtful = self.verdict.state == "insufficient_data" or self.codes & _DOUBT_CODES
+            if primary.lower <= 0 <= primary.upper:
+                finding = f"may be better or worse with {treatment}"
+            elif is_doubtful:
+                finding = f"is {'higher' if primary.lower > 0 else 'lower'} with {treatment} so far"
+            else:
+                finding = f"is {'better' if sign * primary.lower > 0 else 'worse'} with {treatment}"
+            title = capitalized_metric_label(evidence.metric, evidence.texts)
+            yield f"{title} {finding}: {effect}, {level}."
+        if not self.is_hidden and not _is_unusable(self.verdict):
+            for result in self.verdict.guardrails:
+                if result.is_certain_harm and result.state != "crossed":
+                    yield _describe_certain_harm(result, evidence.texts)
+
+    def describe_blocking(self) -> str | None:
+        """Return the findings that speak against shipping the treatment now; None if there are none."""
+        texts = [
+            reason.text
+            for reason in self.verdict.reasons
+            if reason.code not in _EVIDENCE_CODES and (not self.is_hidden or reason.is_about_validity)
+        ]
+        return " ".join(dict.fromkeys((*_list_validity_warnings(self.verdict), *texts))) or (
+            f"{STATE_DESCRIPTIONS[self.verdict.state].capitalize()}."
+            if self.is_hidden and self.verdict.state not in {"ship", "non_inferior"}
+            else None
+        )
+
+    def describe_next_step(self) -> str:
+        """Return what to do, or when the blocking question is expected to be decided, with the planned end."""
+        experiment, evidence, state = self.experiment, self.verdict.evidence, self.verdict.state
+        if evidence.history.is_incomplete:
+            return "Wait until the earlier events are counted."
+        if experiment.history.is_archived:
+            return "The experiment is archived: no further events count."
+        if state != "invalid" and _is_incomparable(self.verdict):
+            return "Repair the cause now: waiting does not help."
+        if state == "ship":
+            return self._describe_roll_out()
+        if state in _FINAL_STEPS:
+            labels = {"treatment": evidence.treatment_label, "control": evidence.control_label}
+            return _FINAL_STEPS[state].format(noun=evidence.unit_noun, **labels)
+        return self._describe_undecided_step()
+
+    def _describe_undecided_step(self) -> str:
+        """Return what to do while there is no decision."""
+        noun = self.verdict.evidence.unit_noun
+        title = state_title(self.experiment, self.verdict)
+        if title == _ENDED:
+            return f"The experiment is over: decide without its verdict, or start a new experiment with more {noun}s."
+        if title == _ENDING:
+            return "The experiment has ended. Its verdict is final once the last windows are complete."
+        if not self.verdict.evidence.has_new_students:
+            return (
+                f"No new {noun}s enter the experiment, so waiting decides nothing: end the experiment, or add {noun}s."
+            )
+        sentences = ["Keep the experiment running.", *self._describe_waiting()]
+        if self.experiment.ends_at_ms is not None:
+            sentences.append(f"The planned end is {format_time(self.experiment.ends_at_ms)}.")
+        return " ".join(sentences)
+
+    def _describe_roll_out(self) -> str:
+        analysis, treatment = self.experiment.analysis, self.verdict.evidence.treatment_label
+        assert analysis is not None
+        if sum(verdict.state == "ship" for verdict in analysis.verdicts.values()) > 1:
+            return f"Roll out {treatment} or another treatment to ship: they are not compared with each other."
+        return f"Roll out {treatment}: nothing more has to be waited for."
+
+    def _describe_waiting(self) -> Iterator[str]:
+        """Yield sentences on the time until the blocking question is decided."""
+        if self.verdict.state == "insufficient_data":
+            days = self._days_until_sufficient()
+            if days is not None:
+                yield f"The first decision is possible {self._in_days(days)}."
+        elif self.is_hidden:
+            return
+        elif "undecided" in self.codes:
+            yield from self._describe_primary_waiting()
+        elif "guardrail_open" in self.codes:
+            for result in self.verdict.guardrails:
+                if result.state in {"open", "unknown"}:
+                    yield self._describe_guardrail_waiting(result)
+
+    def _describe_primary_waiting(self) -> Iterator[str]:
+        """Yield sentences on the time until the smallest effect of interest would show."""
+        verdict, evidence, primary = self.verdict, self.verdict.evidence, self.verdict.primary
+        criteria, days = evidence.criteria, verdict.days_to_resolve
+        label = metric_label(evidence.metric, evidence.texts)
+        mde = format_amount(evidence.metric, criteria.mde, evidence.texts)
         assert primary.lower is not None
         assert primary.upper is not None
-        level = f"{format_level(primary.alpha)} confidence, however often you look"
-        direction = -1 if evidence.lower_is_better else 1
-        if primary.lower <= 0 <= primary.upper:
-            finding = f"may be better or worse with {treatment}"
-        elif direction * primary.lower > 0:
-            finding = f"is better with {treatment}"
+        is_narrow = (primary.upper - primary.lower) / 2 <= criteria.mde
+        if is_narrow:
+            yield f"The interval is narrow enough to show an effect of {mde} on {label}: the effect may be smaller."
+        elif not days:  # a small sample widens the interval for an unknown time
+            yield f"The time until an effect of {mde} on {label} would show is not known yet."
+            return
         else:
-            finding = f"is worse with {treatment}"
-        yield f"{label} {finding}: {effect}, {level}."
-    if not is_hidden:
-        for result in verdict.guardrails:
-            if result.is_certain_harm:
-                yield _describe_certain_harm(result, evidence.texts)
+            yield f"An effect of {mde} on {label} would show {self._in_days(days)}, with a probability of 50 %."
+        if verdict.days_to_power:
+            timing = self._in_days(verdict.days_to_power)
+            yield f"The probability is 80 %, including that all guardrails hold, {timing}."
+
+    def _describe_guardrail_waiting(self, result: GuardrailResult) -> str:
+        """Return a sentence on the time until a guardrail is decided."""
+        label = metric_label(result.guardrail.name, self.verdict.evidence.texts)
+        rates = self.verdict.evidence.students_per_day_with(result.control, result.treatment)
+        days = days_until_decided(result, rates)
+        if result.state == "unknown":
+            return f"The time until the guardrail on the {label} is decided is not known yet."
+        if days is None:
+            return (
+                f"If the {label} stays as observed, it is too close to its margin to be decided within ten years: "
+                "decide whether this margin matters."
+            )
+        return f"If the {label} stays as observed, its guardrail is decided {self._in_days(days)}."
+
+    def _days_until_sufficient(self) -> float | None:
+        """Return the days until both variants have enough students and entry days; None if unknown."""
+        evidence = self.verdict.evidence
+        if "no_variation" in self.codes:
+            return None
+        days = [max(evidence.criteria.min_days - evidence.closed_days, 0.0)]
+        arms = self.verdict.primary.control, self.verdict.primary.treatment
+        for arm, rate in zip(arms, evidence.students_per_day, strict=True):
+            missing = MIN_UNITS_FOR_DECISION - arm.units
+            if missing > 0:
+                if not rate:
+                    return None
+                days.append(missing / rate)
+        return max(days)
+
+    def _in_days(self, days: float) -> str:
+        """Return when something is expected, as a number of days and a date in the experiment's zone."""
+        evidence = self.verdict.evidence
+        if days > _MAX_ANNOUNCED_DAYS:
+            return f"in more than a year at the present number of new {evidence.unit_noun}s"
+        assert self.experiment.analysis is not None
+        number = max(math.ceil(days), 1)
+        calendar = day_calendar(evidence.day_zone)
+        day = calendar.day_number(self.experiment.analysis.as_of_ms) + number
+        date = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=day * DAY_MS)
+        return f"in about {count_noun(number, 'day')}, on {date.day} {date:%B}{calendar.zone_note}"
 
 
 def _describe_certain_harm(result: GuardrailResult, texts: DisplayTexts) -> str:
-    """Return a sentence with the bounds of a certain harm and the margin."""
+    """Return a sentence with the bounds of a harm that is certain at the levels of the bounds, and the margin."""
     name, verb = result.guardrail.name, "rose" if result.guardrail.harmful_direction == "up" else "fell"
     low, high, margin = format_changes(name, [result.least_harm or 0.0, result.most_harm or 0.0, result.margin or 0.0])
-    conclusion = {
-        "tolerable": f"within the allowed {margin}",
-        "crossed": f"more than the allowed {margin}",
-    }.get(result.state, f"which may be more than the allowed {margin}")
+    conclusion = "within" if result.state == "tolerable" else "which may be more than"
     label, unit = capitalized_metric_label(name, texts), metric_unit(name, texts)
-    return f"{label} certainly {verb}, by {low} to {high}{unit}: {conclusion}."
-
-
-def _describe_blocking(verdict: Verdict) -> str | None:
-    """Return the reasons that speak against shipping the treatment now; None if there are none."""
-    texts = [reason.text for reason in verdict.reasons if reason.code not in _EVIDENCE_CODES]
-    return " ".join(texts) or None
-
-
-def _describe_next_step(experiment: ExperimentSummary, verdict: Verdict) -> str:
-    """Return what to do, or when the blocking question is expected to be decided, with the planned end."""
-    if verdict.evidence.history.is_incomplete:
-        return "Wait until the earlier events are counted."
-    if experiment.is_closed_by_clock and verdict.state in {"continue", "insufficient_data"}:
-        return "The experiment is over: decide without its verdict, or start a new experiment with more students."
-    if verdict.state in _FINAL_STEPS:
-        labels = {"treatment": verdict.evidence.treatment_label, "control": verdict.evidence.control_label}
-        return _FINAL_STEPS[verdict.state].format(**labels)
-    sentences = ["Keep the experiment running.", *_describe_waiting(experiment, verdict)]
-    if experiment.ends_at_ms is not None:
-        sentences.append(f"The planned end is {format_time(experiment.ends_at_ms)}.")
-    return " ".join(sentences)
-
-
-def _describe_waiting(experiment: ExperimentSummary, verdict: Verdict) -> Iterator[str]:
-    """Yield sentences on the time until what blocks a decision is decided."""
-    evidence, texts = verdict.evidence, verdict.evidence.texts
-    codes = {reason.code for reason in verdict.reasons}
-    if verdict.state == "insufficient_data":
-        days = _days_until_sufficient(verdict)
-        if days is not None:
-            yield f"The first decision is possible {_in_days(experiment, verdict, days)}."
-        return
-    if "undecided" in codes:
-        mde = format_amount(evidence.metric, evidence.criteria.mde, texts)
-        label = metric_label(evidence.metric, texts)
-        if verdict.days_to_resolve is None:
-            yield f"When an effect of {mde} on {label} would show is not known yet."
-        else:
-            timing = _in_days(experiment, verdict, verdict.days_to_resolve)
-            yield f"An effect of {mde} on {label} would show {timing}, with a probability of 50 %."
-            if verdict.days_to_power is not None:
-                timing = _in_days(experiment, verdict, verdict.days_to_power)
-                yield f"The probability is 80 %, all guardrails held, {timing}."
-    if "guardrail_open" in codes:
-        open_guardrails = [result for result in verdict.guardrails if result.state in {"open", "unknown"}]
-        for result in open_guardrails:
-            label = metric_label(result.guardrail.name, texts)
-            days = days_until_decided(result, evidence.students_per_day)
-            if result.state == "unknown":
-                yield f"When the guardrail on the {label} is decided is not known yet."
-            elif days is None:
-                yield (
-                    f"If the {label} stays as observed, it is too close to its margin to be decided within a year: "
-                    "decide whether this margin matters."
-                )
-            else:
-                timing = _in_days(experiment, verdict, days)
-                yield f"If the {label} stays as observed, its guardrail is decided {timing}."
-
-
-def _days_until_sufficient(verdict: Verdict) -> float | None:
-    """Return the days until both variants have enough students and entry days; None if unknown."""
-    evidence = verdict.evidence
-    days = [max(evidence.criteria.min_days - evidence.closed_days, 0.0)]
-    arms = verdict.primary.control, verdict.primary.treatment
-    for arm, rate in zip(arms, evidence.students_per_day, strict=True):
-        missing = MIN_UNITS_FOR_DECISION - arm.units
-        if missing > 0:
-            if not rate:
-                return None
-            days.append(missing / rate)
-    return max(days) if evidence.has_new_students else None
-
-
-def _in_days(experiment: ExperimentSummary, verdict: Verdict, days: float) -> str:
-    """Return when something is expected, as a number of days and a date in the experiment's zone."""
-    if days > _MAX_ANNOUNCED_DAYS:
-        return "in more than a year at the present number of new students"
-    assert experiment.analysis is not None
-    number = max(math.ceil(days), 1)
-    calendar = day_calendar(verdict.evidence.day_zone)
-    day = calendar.day_number(experiment.analysis.as_of_ms) + number
-    date = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=day * DAY_MS)
-    return f"in about {count_noun(number, 'day')}, on {date.day} {date:%B}{calendar.zone_note}"
+    return (
+        f"{label} {verb} by {low} to {high}{unit}, {conclusion} the allowed {margin} ({format_level(result.alpha)} "
+        "confidence)."
+    )

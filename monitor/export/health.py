@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from monitor import __version__
 from monitor.analysis import StoreSummary, format_timestamp
@@ -17,7 +18,9 @@ from monitor.export.freshness import HISTORY_HOURS, Freshness, measure_freshness
 from monitor.export.presentation import format_count, format_counted, format_duration
 from monitor.pipeline import DataProblem, read_data_problems
 from monitor.state import (
+    Delivery,
     Failure,
+    Outbox,
     ServiceRecords,
     StoreReader,
     TopicArrivals,
@@ -34,7 +37,9 @@ _RECOVERED_MS: Final = 600_000
 """A failure is over once a worker that started afterwards has run for this time."""
 _LARGE_LAG_EVENTS: Final = 10_000
 _MAX_REASONS: Final = 3
-_MAX_READING_AGE_S: Final = 10.0
+MAX_READING_AGE_S: Final = 5.0
+"""A page is brought up to date as often."""
+_Reading = TypeVar("_Reading")
 _USER: Final = re.compile(r"(?<=//)[^/@,]*@")
 
 
@@ -53,6 +58,8 @@ class ServiceHealth:
     service: ServiceRecords = field(default_factory=ServiceRecords)
     freshness: Mapping[str, Freshness] = field(default_factory=dict)
     """Experiment → freshness; absent are experiments without events, ended ones, and those with frozen numbers."""
+    deliveries: Sequence[Delivery] = ()
+    """Messages that wait for a channel, oldest first."""
 
     @property
     def lag_events(self) -> int | None:
@@ -71,7 +78,22 @@ class ServiceHealth:
     def service_conditions(self) -> list[str]:
         """Return the conditions of workers and experiments, without those of single topics."""
         stale = [f"{name}: {state.describe()}" for name, state in self.freshness.items() if state.is_stale]
-        return [*self.worker_conditions(), *stale]
+        return [*self.worker_conditions(), *stale, *self.message_conditions()]
+
+    def message_conditions(self) -> list[str]:
+        """Return a sentence for each channel that has not accepted a message."""
+        sentences = []
+        for channel, deliveries in self.deliveries_by_channel().items():
+            errors = [delivery.error for delivery in deliveries if delivery.error]
+            if errors:
+                waiting = format_counted(len(deliveries), "message waits", "messages wait")
+                sentences.append(f"{waiting} for the channel {channel}: {errors[-1]}")
+        return sentences
+
+    def deliveries_by_channel(self) -> dict[str, list[Delivery]]:
+        """Return channel → messages that wait, oldest first."""
+        channels = dict.fromkeys(delivery.channel for delivery in self.deliveries)
+        return {name: [delivery for delivery in self.deliveries if delivery.channel == name] for name in channels}
 
     def worker_conditions(self) -> list[str]:
         """Return a sentence for each thing that is wrong with the workers; empty if none has ever started."""
@@ -133,12 +155,18 @@ class ServiceHealth:
                 for topic, counts in self.last_day.items()
             },
             "experiments": {name: state.to_json() for name, state in self.freshness.items()},
+            "messages": {
+                channel: {"waiting": len(deliveries), "error": deliveries[0].error or None}
+                for channel, deliveries in self.deliveries_by_channel().items()
+            },
         }
 
 
-def read_health(reader: StoreReader, settings: Settings, summary: StoreSummary, now_ms: int) -> ServiceHealth:
-    """Return the health of the service; `summary` has the times of the newest events. Raises `StoreUnavailable`."""
-    arrivals = read_arrivals(reader.store, now_ms - DAY_MS, now_ms)
+def read_freshness(reader: StoreReader, summary: StoreSummary, now_ms: int) -> dict[str, Freshness]:
+    """Return experiment → freshness. Raises `StoreUnavailable`.
+
+    Absent are experiments without events, ended ones, and those with frozen numbers.
+    """
     freshness = {}
     for experiment in reader.experiments:
         newest_ms = summary.experiments[experiment.name].last_event_at_ms
@@ -153,6 +181,12 @@ def read_health(reader: StoreReader, settings: Settings, summary: StoreSummary, 
             range(newest_hour - HISTORY_HOURS, newest_hour + 1),
         )
         freshness[experiment.name] = measure_freshness(hourly_responses, newest_ms, now_ms)
+    return freshness
+
+
+def read_health(reader: StoreReader, settings: Settings, summary: StoreSummary, now_ms: int) -> ServiceHealth:
+    """Return the health of the service; `summary` has the times of the newest events. Raises `StoreUnavailable`."""
+    arrivals = read_arrivals(reader.store, now_ms - DAY_MS, now_ms)
     return ServiceHealth(
         now_ms=now_ms,
         store_address=_USER.sub("", settings.store.url),
@@ -161,28 +195,37 @@ def read_health(reader: StoreReader, settings: Settings, summary: StoreSummary, 
         last_hour=arrivals.since(now_ms - HOUR_MS),
         last_day=arrivals.since(now_ms - DAY_MS),
         service=read_service_records(reader.store),
-        freshness=freshness,
+        freshness=read_freshness(reader, summary, now_ms),
+        deliveries=Outbox(reader.store).read_deliveries(),
     )
 
 
-class RecentHealth:
-    """The health of the service as of at most ten seconds ago: `read` would read thousands of keys at each request.
+class RecentReading(Generic[_Reading]):
+    """A reading of the store that all requests of the last seconds share: a new one reads thousands of keys."""
 
-    A worker renews its record and its data problems as seldom.
-    """
-
-    def __init__(self, read: Callable[[], ServiceHealth], monotonic_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        read: Callable[[], _Reading],
+        max_age_s: float = MAX_READING_AGE_S,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._read = read
+        self._max_age_s = max_age_s
         self._monotonic_s = monotonic_s
-        self._last_reading: tuple[float, ServiceHealth] | None = None
-        """(monotonic time of the reading, health)."""
+        self._lock = threading.Lock()
+        self._last_reading: tuple[float, _Reading] | None = None
+        """(monotonic time before the reading, its result)."""
 
-    def read(self) -> ServiceHealth:
-        """Return the last reading, or a new one if the last is older. Raises `StoreUnavailable`."""
-        now_s = self._monotonic_s()
-        if self._last_reading is None or now_s - self._last_reading[0] > _MAX_READING_AGE_S:
-            self._last_reading = now_s, self._read()
-        return self._last_reading[1]
+    def read(self) -> _Reading:
+        """Return the last reading, or a new one if the last is older. Raises the errors of `read`.
+
+        Of several threads, one reads and the others wait.
+        """
+        with self._lock:
+            now_s = self._monotonic_s()
+            if self._last_reading is None or now_s - self._last_reading[0] > self._max_age_s:
+                self._last_reading = now_s, self._read()
+            return self._last_reading[1]
 
 
 def health_facts(health: ServiceHealth) -> list[tuple[str, str]]:
@@ -194,6 +237,7 @@ def health_facts(health: ServiceHealth) -> list[tuple[str, str]]:
         ("version", __version__),
         ("configuration", health.config_digest),
         ("store", health.store_address),
+        ("messages that wait", format_count(len(health.deliveries))),
         ("starts of workers", format_count(health.service.starts)),
     ]
     failure = health.service.last_failure

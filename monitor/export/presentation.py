@@ -90,6 +90,7 @@ _SMALLEST_DISPLAYED_MEAN: Final = 5e-5
 """A smaller mean is displayed as 0, so a relative difference from it would be misleading."""
 _MIN_RESPONSES_FOR_DIFFERENCE: Final = 100
 """(Effective) responses in both variants from which on a relative difference of means is displayed."""
+_MAX_PERCENT_DECIMALS: Final = 4
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _DECAY_UNITS: Final[Mapping[str, tuple[str, float]]] = {
     "s": ("s", 1 / 3600),
@@ -650,10 +651,10 @@ def describe_effect(control: str, treatment: str, verdict: Verdict) -> str | Non
     if primary.difference.relative_effect is not None:
         # Next to shares in per cent, a percentage could be taken for percentage points.
         prefix = "relative change " if is_proportion(metric) else ""
-        relative = f" ({prefix}{_format_change(primary.difference.relative_effect)}"
+        relative = f" ({prefix}{format_relative_changes([primary.difference.relative_effect])[0]}"
         lower, upper = verdict.relative_bounds
         if lower is not None and upper is not None:
-            relative += f", interval {_format_change(lower)} to {_format_change(upper)}"
+            relative += f", interval {' to '.join(format_relative_changes([lower, upper]))}"
         relative += ")"
     label = metric_label(metric, texts)
     label = f"mean {label}" if label == metric else label
@@ -664,8 +665,25 @@ def describe_effect(control: str, treatment: str, verdict: Verdict) -> str | Non
     )
 
 
-def _format_change(fraction: float) -> str:
-    return f"{100 * fraction:+.1f} %".replace("-", "\u2212")
+def format_relative_changes(fractions: Sequence[float]) -> list[str]:
+    """Return relative changes in per cent, with as many decimals as keep every number other than 0 from being "0".
+
+    >>> format_relative_changes([0.16, -0.072]), format_relative_changes([0.0004, 0.0])
+    (['+16.0 %', '−7.2 %'], ['+0.04 %', '+0.00 %'])
+    """
+    percents = [100 * fraction for fraction in fractions]
+    decimals = next(
+        (
+            number
+            for number in range(1, _MAX_PERCENT_DECIMALS)
+            if all(round(percent, number) or not percent for percent in percents)
+        ),
+        _MAX_PERCENT_DECIMALS,
+    )
+    return [
+        f"{round(percent, decimals) + 0.0:+,.{decimals}f} %".replace(",", "\u202f").replace("-", "\u2212")
+        for percent in percents
+    ]
 
 
 def describe_time_to_decide(verdict: Verdict) -> str | None:

@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 from monitor.analysis import Analysis, ExperimentSummary, StoreSummary, VariantSummary
 from monitor.engine import UNCOUNTED_REACTIONS
 from monitor.errors import DependencyUnavailable
+from monitor.export.headline import judged_effect
 from monitor.pipeline import PROCESS_METRICS, ExportedMetric
 from monitor.stats import DataQuality, VerdictState
 
@@ -539,9 +540,10 @@ def _add_analysis(
         add("days_to_resolve", variant_labels, verdict.days_to_resolve)
         if name in hidden_variants or experiment.control in hidden_variants:
             continue
-        add("relative_effect", variant_labels, verdict.primary.difference.relative_effect)
-        add("relative_effect_lower", variant_labels, verdict.relative_bounds[0])
-        add("relative_effect_upper", variant_labels, verdict.relative_bounds[1])
+        effect, lower, upper = judged_effect(verdict)
+        add("relative_effect", variant_labels, effect)
+        add("relative_effect_lower", variant_labels, lower)
+        add("relative_effect_upper", variant_labels, upper)
         for result in verdict.guardrails:
             guardrail_labels = (*variant_labels, result.guardrail.name)
             add("guardrail_least_harm", guardrail_labels, result.least_harm)

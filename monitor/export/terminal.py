@@ -19,6 +19,7 @@ from monitor.config import NO_TEXTS, DisplayTexts
 from monitor.errors import escape_controls, escape_lines
 from monitor.export.headline import Headline, describe_headlines
 from monitor.export.health import ServiceHealth, arrival_rows, health_facts
+from monitor.export.plan_tables import PlanTexts
 from monitor.export.presentation import (
     ABSENT_TEXT,
     UNDECLARED_COLUMNS,
@@ -120,6 +121,22 @@ def render_health(health: ServiceHealth) -> RenderableType:
             table.add_row(*map(Text, (label, *texts)))
         parts.append(table if arrivals else Text(f"{title}: no message has arrived", style="dim"))
     parts += [Text(f"{label}: {text}") for label, text in health_facts(health)]
+    return Group(*parts)
+
+
+def render_plan(texts: PlanTexts) -> RenderableType:
+    """Return the answers, the values, the tables and the notes of a plan."""
+    facts = Table(box=None, show_header=False, pad_edge=False)
+    for label, text in texts.facts:
+        facts.add_row(Text(label, style="dim"), Text(text))
+    parts: list[RenderableType] = [Text(texts.title, style="bold"), *(Text(sentence) for sentence in texts.answers)]
+    parts += [Text(), facts]
+    for plan_table in texts.tables:
+        table = simple_table(*plan_table.columns)
+        for row in plan_table.rows:
+            table.add_row(*map(Text, row))
+        parts += [Text(), Text(plan_table.heading, style="bold"), table]
+    parts += [Text(f"- {note}", style="dim") for note in texts.notes]
     return Group(*parts)
 
 

@@ -28,6 +28,7 @@ from monitor.state import BackfillState
 
 Family = TypeVar("Family", Counter, Gauge, Histogram, Info)
 OUTCOMES: Final = ("applied", "duplicate", "revised", "late", "skipped", "rejected")
+NOTIFICATION_OUTCOMES: Final = ("sent", "failed", "dropped")
 _PARTITION_LABELS: Final = ("topic", "partition")
 _LAG_REPORT_INTERVAL_S: Final = 10.0
 _MAX_RATE_PERIOD_S: Final = 60.0
@@ -153,6 +154,19 @@ PROCESS_METRICS: Final = (
         "1 if the last attempt to backfill the experiment has failed, 0 otherwise.",
     ),
     ExportedMetric(
+        "abmonitor_notifications_total",
+        "counter",
+        ("channel", "outcome"),
+        "Attempts of this worker to send a message to the channel: sent, failed, or dropped after three days.",
+    ),
+    # Of the worker that delivers messages; other workers have no series.
+    ExportedMetric(
+        "abmonitor_notifications_waiting",
+        "gauge",
+        ("channel",),
+        "Messages that the channel has not received yet. Only the worker that delivers messages has the metric.",
+    ),
+    ExportedMetric(
         "abmonitor_config_last_reload_successful",
         "gauge",
         (),
@@ -205,6 +219,8 @@ class Telemetry:
             self.paused.labels(dependency).set(0)
         self.backfill_progress_ratio = self._metric(Gauge, "abmonitor_backfill_progress_ratio")
         self.backfill_failed = self._metric(Gauge, "abmonitor_backfill_failed")
+        self.notifications = self._metric(Counter, "abmonitor_notifications_total")
+        self.notifications_waiting = self._metric(Gauge, "abmonitor_notifications_waiting")
         self.build_info = self._metric(Info, "abmonitor_build_info")
         self.config_last_reload_successful = self._metric(Gauge, "abmonitor_config_last_reload_successful")
         self.config_last_reload_success = self._metric(Gauge, "abmonitor_config_last_reload_success_timestamp_seconds")
@@ -252,6 +268,18 @@ class Telemetry:
         for name, state in states.items():
             self.backfill_progress_ratio.labels(name).set(state.progress_ratio)
             self.backfill_failed.labels(name).set(state.state == "failed")
+
+    def initialize_channels(self, channels: Iterable[str]) -> None:
+        """Create the series of every channel of messages, with all outcomes at 0."""
+        for channel in channels:
+            for outcome in NOTIFICATION_OUTCOMES:
+                self.notifications.labels(channel, outcome)
+
+    def set_waiting_notifications(self, waiting: Mapping[str, int]) -> None:
+        """Set the number of waiting messages by channel; other channels have no series."""
+        self.notifications_waiting.clear()
+        for channel, messages in waiting.items():
+            self.notifications_waiting.labels(channel).set(messages)
 
     def initialize_topics(self, topics: Mapping[str, str]) -> None:
         """Create the series of every topic, by event type, with all outcomes and reasons at 0.

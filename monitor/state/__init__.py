@@ -10,8 +10,9 @@ missing responses by variant (`quality_counts`), arriving events by topic (`arri
 and sums by day (`hourly_responses`, `day_sums`).
 
 Operation: connections and errors (`redis_connection`), the embedded server (`embedded_redis`), warnings about server
-settings (`server_warnings`), starts and workers (`service_records`), backfills of single experiments (`backfills`), and
-the audit that recomputes aggregates from rows (`aggregate_audit`).
+settings (`server_warnings`), starts and workers (`service_records`), backfills of single experiments (`backfills`),
+messages that wait for delivery (`outbox`), leases of processes (`leases`), and the audit that recomputes aggregates
+from rows (`aggregate_audit`).
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ from monitor.state.generations import (
 )
 from monitor.state.hourly_responses import read_hourly_responses
 from monitor.state.keys import PENDING_FEEDBACK, REBUILD_LOSS_PREFIX, StoreKeys, shard_of_partition
+from monitor.state.outbox import Delivery, Outbox
 from monitor.state.quality_counts import QualityCounter
 from monitor.state.read_model import StoreReader, open_store_reader
 from monitor.state.record_deltas import add_batch_changes
@@ -129,9 +131,11 @@ __all__ = [
     "BackfillState",
     "Commit",
     "CommitStatus",
+    "Delivery",
     "ExpiredRange",
     "Failure",
     "LogEpoch",
+    "Outbox",
     "Position",
     "PositionUpdate",
     "QualityCounter",

@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from monitor.state.leases import release_lease, renew_lease
 from monitor.state.redis_connection import translating_errors
 from monitor.state.sharded_store import ShardedStore, merge_positions
 from monitor.state.store_records import Position, decode_positions
@@ -68,19 +69,9 @@ def write_backfill(store: ShardedStore, number: int, state: BackfillState) -> No
 
 def renew_backfill_lease(store: ShardedStore, number: int, owner: str, duration_ms: int) -> bool:
     """Acquire or prolong the lease of a backfill; return False if another owner has it. Raises `StoreUnavailable`."""
-    key = store.first_shard.keys.backfill_lease(number)
-    with translating_errors(store.settings):
-        if store.client.set(key, owner, nx=True, px=duration_ms):
-            return True
-        if store.client.get(key) != owner.encode():
-            return False
-        store.client.pexpire(key, duration_ms)
-    return True
+    return renew_lease(store, store.first_shard.keys.backfill_lease(number), owner, duration_ms)
 
 
 def release_backfill_lease(store: ShardedStore, number: int, owner: str) -> None:
     """Delete the lease of a backfill if the owner has it. Raises `StoreUnavailable`."""
-    key = store.first_shard.keys.backfill_lease(number)
-    with translating_errors(store.settings):
-        if store.client.get(key) == owner.encode():
-            store.client.delete(key)
+    release_lease(store, store.first_shard.keys.backfill_lease(number), owner)

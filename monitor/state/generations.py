@@ -18,6 +18,9 @@ from monitor.metrics import RecordLayout, ResponseRecord
 from monitor.state.keys import (
     ACTIVE_GENERATION_KEY,
     FIRST_SHARD_PREFIX,
+    NOTIFIED_KEY,
+    OUTBOX_KEY,
+    OUTBOX_LEASE_KEY,
     SERVICE_KEY,
     StoreKeys,
     parse_active_generation,
@@ -144,8 +147,9 @@ def read_first_response_ms(store: ShardedStore, experiments: Collection[str]) ->
 
 
 def delete_all_generations(store: ShardedStore) -> int:
-    """Delete all generations, the number of the active one, and the service's records; return the number of keys."""
-    return delete_generation(store, None) + _unlink(store, [ACTIVE_GENERATION_KEY, SERVICE_KEY])
+    """Delete all generations and the keys that belong to no generation; return the number of deleted keys."""
+    other_keys = [ACTIVE_GENERATION_KEY, SERVICE_KEY, NOTIFIED_KEY, OUTBOX_KEY, OUTBOX_LEASE_KEY]
+    return delete_generation(store, None) + _unlink(store, other_keys)
 
 
 def delete_generation(store: ShardedStore, generation: int | None) -> int:

@@ -2,7 +2,8 @@
 
 All keys of a shard share one hash tag, so that one script may use them: `abm:{0}:…` on the first shard, see `shard_tag`
 for the other shards. `abm:{0}:active` is the number of the active generation; a rebuild fills the next generation.
-`abm:{0}:service` is a hash with the starts and the workers of the service, see `monitor.state.service_records`. A key
+`abm:{0}:service` is a hash with the starts and the workers of the service, see `monitor.state.service_records`.
+`abm:{0}:notified` (hash), `abm:{0}:outbox` (hash) and `abm:{0}:outbox_lease` are those of `monitor.state.outbox`. A key
 of a generation is `abm:{TAG}:NUMBER:` and one of the names below. Only rows of responses and students exist in
 millions, so only their names are short. No other name begins with r or s, so that a pattern can select the rows.
 
@@ -92,6 +93,9 @@ from monitor.errors import CorruptStore
 FIRST_SHARD_PREFIX: Final = b"abm:{0}:"
 ACTIVE_GENERATION_KEY: Final = FIRST_SHARD_PREFIX + b"active"
 SERVICE_KEY: Final = FIRST_SHARD_PREFIX + b"service"
+NOTIFIED_KEY: Final = FIRST_SHARD_PREFIX + b"notified"
+OUTBOX_KEY: Final = FIRST_SHARD_PREFIX + b"outbox"
+OUTBOX_LEASE_KEY: Final = FIRST_SHARD_PREFIX + b"outbox_lease"
 REBUILD_LOSS_PREFIX: Final = "<"
 """Begins the fields of `StoreKeys.events_lost` that count events which a rebuild did not find in Kafka."""
 UNCOUNTED_PREFIX: Final = "++"

@@ -88,9 +88,11 @@ def record_failure(store: ShardedStore, failure: Failure) -> None:
 
 
 def write_worker(store: ShardedStore, worker_id: str, record: WorkerRecord) -> None:
-    """Store the record of a worker, and delete records that are older than an hour. Raises `StoreUnavailable`."""
+    """Store the record of a worker, and delete others that are older than an hour. Raises `StoreUnavailable`."""
     oldest_ms = record.seen_ms - _FORGOTTEN_AFTER_MS
-    old_worker_ids = [name for name, other in read_service_records(store).workers if other.seen_ms < oldest_ms]
+    old_worker_ids = [
+        name for name, other in read_service_records(store).workers if other.seen_ms < oldest_ms and name != worker_id
+    ]
     with translating_errors(store.settings):
         store.client.hset(SERVICE_KEY, _worker_field(worker_id), msgspec.json.encode(record))
         if old_worker_ids:

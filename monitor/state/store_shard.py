@@ -54,6 +54,9 @@ class LuaScripts:
         self.declare = client.register_script(_script_text("declare"))
         self.compact = client.register_script(_script_text("compact"))
         self.expire = client.register_script(_script_text("expire"))
+        self.record_messages = client.register_script(_script_text("record_messages"))
+        self.renew_lease = client.register_script(_script_text("renew_lease"))
+        self.postpone_delivery = client.register_script(_script_text("postpone_delivery"))
         self.read_state = client.register_script(_script_text("read_state"))
 
 

@@ -6,6 +6,8 @@
 - `rare_events`: variance corrections for small samples. `cuped`: regression adjustment. `segments`: subgroup effects.
 - `data_quality`: missing responses by variant. `experiment_history`: changes of a running experiment.
 - `srm`: the sample ratio mismatch test. `guardrails`: bounds of harm. `decision`: the rule from evidence to verdict.
+- `planning`: students and days until an effect is resolved.
+- `decay_bands`: bands around decayed means, for display. `wording`: phrases with numbers and units for readers.
 - `decay_bands`, `day_bands`: bands of decayed means and of a day's mean, for display.
 - `wording`: phrases with numbers and units for readers.
 
@@ -25,7 +27,7 @@ from monitor.stats.cuped import CovariateStatistic, RegressionAdjustedStatistics
 from monitor.stats.data_quality import DataQuality, ResponseQuality
 from monitor.stats.day_bands import BAND_ALPHA, BAND_DAYS, MAX_DAYS_BEFORE, MIN_DAYS_BEFORE, DayBand, predict_day_mean
 from monitor.stats.decay_bands import decay_band_multiplier, design_effect
-from monitor.stats.decision import Verdict, VerdictState, decide_verdict, parse_evidence
+from monitor.stats.decision import Reason, Verdict, VerdictState, decide_verdict, parse_evidence
 from monitor.stats.estimates import Estimand, Estimate, SampleMeanStatistic, estimate_stratified
 from monitor.stats.evidence import (
     CupedAdjustment,
@@ -45,6 +47,23 @@ from monitor.stats.guardrails import (
     days_until_decided,
     evaluate_guardrail,
 )
+from monitor.stats.planning import (
+    MAX_PLANNED_DAYS,
+    PlanAssumptions,
+    PlannedGuardrail,
+    Requirement,
+    ResolvableEffect,
+    Schedule,
+    SharePlan,
+    Shares,
+    StudentValues,
+    fixed_horizon_students,
+    intra_student_correlation,
+    plan_shares,
+    pre_period_correlation,
+    resolvable_effects,
+    student_variance,
+)
 from monitor.stats.segments import SegmentComparison, compare_segments
 from monitor.stats.srm import DayCounts, PhaseCounts, SrmResult, check_srm
 from monitor.stats.stored_sums import (
@@ -60,6 +79,7 @@ from monitor.stats.stored_sums import (
     covariate_square_scale,
     is_cohort_closed,
     late_arrival_estimate,
+    live_metric_statistic,
     live_rated_share_statistic,
 )
 from monitor.stats.wording import (
@@ -80,6 +100,7 @@ __all__ = [
     "BAND_ALPHA",
     "BAND_DAYS",
     "MAX_DAYS_BEFORE",
+    "MAX_PLANNED_DAYS",
     "MIN_DAYS_BEFORE",
     "MIN_UNITS_FOR_DECISION",
     "MIN_UNITS_FOR_INTERVAL",
@@ -101,14 +122,23 @@ __all__ = [
     "GuardrailResult",
     "GuardrailState",
     "PhaseCounts",
+    "PlanAssumptions",
+    "PlannedGuardrail",
+    "Reason",
     "RegressionAdjustedStatistics",
+    "Requirement",
+    "ResolvableEffect",
     "ResponseQuality",
     "SampleMeanStatistic",
+    "Schedule",
     "SegmentComparison",
     "SegmentCounts",
+    "SharePlan",
+    "Shares",
     "SkippedEventCounts",
     "SrmResult",
     "StoredStudentSums",
+    "StudentValues",
     "VariantComparison",
     "Verdict",
     "VerdictEvidence",
@@ -134,18 +164,25 @@ __all__ = [
     "design_effect",
     "estimate_stratified",
     "evaluate_guardrail",
+    "fixed_horizon_students",
     "format_amount",
     "format_changes",
     "format_difference",
     "format_level",
     "format_mean",
+    "intra_student_correlation",
     "is_cohort_closed",
     "late_arrival_estimate",
+    "live_metric_statistic",
     "live_rated_share_statistic",
     "mean_unit",
     "metric_label",
     "metric_unit",
     "parse_evidence",
+    "plan_shares",
+    "pre_period_correlation",
     "predict_day_mean",
+    "resolvable_effects",
     "split_alpha",
+    "student_variance",
 ]

@@ -25,8 +25,6 @@ MIN_UNITS_FOR_DECISION = 50
 """Students per variant from which a verdict may use an interval."""
 
 _MAX_DAYS_TO_RESOLVE = 3650.0
-_MAX_INFORMATION = 1e18
-"""More than any experiment has: the standard error of its effect would be a billionth."""
 
 
 class VariantComparison(msgspec.Struct, frozen=True):
@@ -148,9 +146,13 @@ def information_to_resolve(mde: float, alpha: float, power: float = 0.5) -> floa
 
 
 @lru_cache(maxsize=256)
-def information_to_hold(margin: float, alpha: float, power: float) -> float:
-    """Return the information at which a guardrail without any harm is held with probability `power`."""
-    return _information_to_resolve(HalfNormalMixture.tune(mde_information(margin), alpha), margin, alpha, power)
+def information_to_hold(margin: float, alpha: float, power: float, tuning_margin: float) -> float:
+    """Return the information at which a guardrail without any harm is held with probability `power`.
+
+    `tuning_margin` is the harm for which the sequence is tuned; it is not `margin` if that is relative to a mean.
+    """
+    mixture = HalfNormalMixture.tune(mde_information(tuning_margin), alpha)
+    return _information_to_resolve(mixture, margin, alpha, power)
 
 
 def _information_to_resolve(
@@ -165,28 +167,6 @@ def _information_to_resolve(
     while surplus(upper_bound) < 0:
         upper_bound *= 2
     return find_root(surplus, 0.0, upper_bound)
-
-
-def information_for_half_width(
-    mixture: NormalMixture | HalfNormalMixture, half_width: float, alpha: float
-) -> float | None:
-    """Return the information at which the bound is `half_width` from the estimate; None if above any practical size.
-
-    >>> mixture = NormalMixture.tune(900, 0.05)
-    >>> needed_information = information_for_half_width(mixture, 0.1, 0.05)
-    >>> round(needed_information), information_for_half_width(mixture, 1e-200, 0.05)
-    (921, None)
-    """
-    upper_bound = 1.0
-    while mixture.half_width(upper_bound, alpha) > half_width:
-        upper_bound *= 4
-        if upper_bound > _MAX_INFORMATION:
-            return None
-    return find_root(
-        lambda information: half_width - mixture.half_width(information, alpha) if information else -1.0,
-        0.0,
-        upper_bound,
-    )
 
 
 def days_to_reach(

@@ -29,7 +29,6 @@ from monitor.stats.comparison import (
     VariantComparison,
     compare_variants,
     days_to_reach,
-    information_to_hold,
     information_to_resolve,
     split_alpha,
     tuned_mixture,
@@ -38,7 +37,7 @@ from monitor.stats.cuped import variance_reduction
 from monitor.stats.data_quality import SHARE_MDE, DataQuality
 from monitor.stats.estimates import shift_estimate
 from monitor.stats.evidence import CupedAdjustment, EstimatePair, SegmentCounts, VerdictEvidence
-from monitor.stats.guardrails import GuardrailResult, evaluate_guardrail
+from monitor.stats.guardrails import GuardrailResult, days_to_hold, evaluate_guardrail
 from monitor.stats.rare_events import rare_event_variance
 from monitor.stats.relative_effects import relative_confidence_sequence
 from monitor.stats.srm import SrmResult, check_srm
@@ -305,9 +304,7 @@ def _days_to_decide(
     days = [
         days_to_reach(information_to_resolve(criteria.mde, alpha, power), arms.control, arms.treatment, rates),
         *(
-            days_to_reach(information_to_hold(result.margin, alpha, power), result.control, result.treatment, rates)
-            if result.margin
-            else None
+            days_to_hold(result, power, evidence.students_per_day_with(result.control, result.treatment))
             for result in guardrails
         ),
     ]

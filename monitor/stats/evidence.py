@@ -149,6 +149,17 @@ class VerdictEvidence(msgspec.Struct, frozen=True):
         """The field with the id of the unit."""
         return UNIT_FIELDS.get(self.unit, self.unit)
 
+    def students_per_day_with(self, control: Estimate, treatment: Estimate) -> tuple[float, float]:
+        """Return (control, treatment) new students per day with a value of another metric than the primary one.
+
+        Their ratio to those with a value of the primary metric, such as rated students, is assumed to stay as it is.
+        """
+        pairs = zip(self.students_per_day, (control, treatment), (self.arms.control, self.arms.treatment), strict=True)
+        control_rate, treatment_rate = (
+            rate * estimate.units / primary.units if primary.units else rate for rate, estimate, primary in pairs
+        )
+        return control_rate, treatment_rate
+
     @property
     def control_label(self) -> str:
         """The label of the control for readers."""

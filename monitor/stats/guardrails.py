@@ -29,13 +29,16 @@ import msgspec
 
 from monitor.config import LATENCY_METRIC, RESPONSES_METRIC, SESSION_RESPONSES_METRIC, SESSIONS_METRIC
 from monitor.stats.argument_checks import check_level, check_positive
-from monitor.stats.comparison import MIN_UNITS_FOR_DECISION, days_to_reach, information_for_half_width
+from monitor.stats.comparison import MIN_UNITS_FOR_DECISION, days_to_reach, information_to_hold
 from monitor.stats.confidence_sequences import HalfNormalMixture, mde_information
 from monitor.stats.estimates import Effect, Estimate, estimate_effect
 from monitor.stats.rare_events import missing_value_variance, small_sample_variance
 
 GuardrailState = Literal["held", "tolerable", "open", "crossed", "unknown"]
 
+_MAX_DAYS_TO_DECIDE: Final = 3650.0
+_DAYS_PRECISION: Final = 0.02
+"""Relative precision of the days until a decision, which rests on a guess about later students anyway."""
 _TUNING_MEAN_FRACTION: Final = 0.25
 _TYPICAL_MEANS: Final = {
     LATENCY_METRIC: 1000.0,
@@ -138,25 +141,52 @@ def evaluate_guardrail(
 
 
 def days_until_decided(result: GuardrailResult, students_per_day: tuple[float, float]) -> float | None:
-    """Return the days until an open guardrail is held or crossed, if its harm stays as observed.
+    """Return the days until an open guardrail is held or crossed, if means and variances stay as observed.
 
-    That is when the bound on the side of the margin is as far from the observed harm as the margin is.
-    `students_per_day` are the new students of (control, treatment). None if the guardrail is not open, if the decision
-    takes more than ten years, or if nothing varies. Corrections of small samples and rare events are left out.
+    `students_per_day` are the new students of (control, treatment). None if the guardrail is not open, or if the
+    decision takes more than ten years.
     """
-    guardrail, margin = result.guardrail, result.margin
+    if result.state != "open" or not all(students_per_day):
+        return None
+    guardrails = round(result.alpha / result.crossing_alpha)
+
+    def is_decided(days: float) -> bool:
+        arms = (
+            _grow_estimate(arm, round(rate * days))
+            for arm, rate in zip((result.control, result.treatment), students_per_day, strict=True)
+        )
+        return evaluate_guardrail(result.guardrail, *arms, alpha=result.alpha, guardrails=guardrails).state != "open"
+
+    undecided_days, days = 0.0, 1.0
+    while not is_decided(days):
+        undecided_days, days = days, 2 * days
+        if days > _MAX_DAYS_TO_DECIDE:
+            return None
+    while days - undecided_days > _DAYS_PRECISION * days:
+        middle = (undecided_days + days) / 2
+        undecided_days, days = (undecided_days, middle) if is_decided(middle) else (middle, days)
+    return days
+
+
+def _grow_estimate(estimate: Estimate, new_units: int) -> Estimate:
+    """Return the estimate with more students of the same mean and variance per student, without strata."""
+    units = estimate.units + new_units
+    unit_variance = estimate.unit_variance
+    return Estimate(units, estimate.mean, None if unit_variance is None else unit_variance / units)
+
+
+def days_to_hold(result: GuardrailResult, power: float, students_per_day: tuple[float, float]) -> float | None:
+    """Return the days until the guardrail is held with probability `power`, if the treatment does no harm.
+
+    None if the margin or a variance is undefined, if nothing varies, or if more than ten years are needed. Corrections
+    of small samples and rare events are left out.
+    """
+    if not result.margin:
+        return None
+    guardrail = result.guardrail
     baseline = _allowed_estimate(guardrail, result.control) if guardrail.is_relative else result.control
-    contrast = estimate_effect(baseline, result.treatment)
-    if result.state != "open" or margin is None or contrast.effect is None:
-        return None
-    excess = contrast.effect if guardrail.harmful_direction == "up" else -contrast.effect
-    distance = abs(excess if guardrail.is_relative else excess - margin)
-    alpha = result.crossing_alpha if excess > (0.0 if guardrail.is_relative else margin) else result.alpha
-    mixture = HalfNormalMixture.tune(mde_information(tuning_margin(guardrail)), alpha)
-    if not distance:
-        return None
-    information = information_for_half_width(mixture, distance, alpha)
-    return None if information is None else days_to_reach(information, baseline, result.treatment, students_per_day)
+    information = information_to_hold(result.margin, result.alpha, power, tuning_margin(guardrail))
+    return days_to_reach(information, baseline, result.treatment, students_per_day)
 
 
 def _allowed_estimate(guardrail: Guardrail, control: Estimate) -> Estimate:

@@ -2,7 +2,7 @@
 
 - `server`, `http_connections`: uvicorn in a background thread, with limits of connections and times
 - `routes`, `pages`: the Starlette application, and what all pages share
-- `list_page`, `experiment_details`, `service_page`: the content of the pages
+- `list_page`, `experiment_details`, `plan_page`, `service_page`: the content of the pages
 - `chart_specs`: Vega-Lite specifications; the macro `chart` of `templates/charts.html` writes them into a page
 - `experiment_report`, `experiment_charts`: the report on an experiment
 - `evaluation_report`: the report on an offline evaluation
@@ -13,10 +13,12 @@
 
 from __future__ import annotations
 
+from monitor.web.chart_specs import prepare_charts
 from monitor.web.evaluation_report import evaluation_csv, evaluation_tables, render_evaluation_report
 from monitor.web.experiment_details import experiment_details
 from monitor.web.experiment_report import render_experiment_report
 from monitor.web.pages import PageContent
+from monitor.web.plan_page import plan_page
 from monitor.web.routes import HTTP_PATHS, HttpEndpoints
 from monitor.web.server import HttpServer
 from monitor.web.share_links import DEFAULT_SHARE_DAYS, MAX_SHARE_DAYS, ShareLink, share_path
@@ -32,6 +34,8 @@ __all__ = [
     "evaluation_csv",
     "evaluation_tables",
     "experiment_details",
+    "plan_page",
+    "prepare_charts",
     "render_evaluation_report",
     "render_experiment_report",
     "share_path",

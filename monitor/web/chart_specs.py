@@ -42,7 +42,7 @@ _MAX_DOTS: Final = 40
 """Lines with at most this many points have a dot at each point."""
 _UNSCALED_START: Final = 0.25
 """Fraction of a line's points, from its start, whose bands do not widen the value axis."""
-_SIGNIFICANT_DIGITS: Final = 5
+_SIGNIFICANT_DIGITS: Final = 7
 _MAX_BAR_HARM: Final = 3.0
 """Harm in units of the allowed harm at which bars are cut off."""
 _PALETTE_SIZE: Final = 6
@@ -68,6 +68,14 @@ _VALUE_LABEL: Final = "datum.value ? format(datum.value, valueFormat) : '0'"
 _VALUE_TEXT: Final = "isValid(datum.v) ? format(datum.v, valueFormat) : '–'"
 _INTERVAL_TEXT: Final = (
     "isValid(datum.l) && isValid(datum.u) ? format(datum.l, valueFormat) + ' to ' + format(datum.u, valueFormat) : '–'"
+)
+_ROW_LABEL: Final = (
+    "length(datum.label) > 28 ? split(replace(datum.label, regexp('^(.{6,24}) '), '$1\\n'), '\\n') : datum.label"
+)
+"""The name of a row, in two lines if it is long."""
+_BOUNDED_VALUE_TEXT: Final = (
+    f"({_VALUE_TEXT}) + (isValid(datum.l) ? ' (' + format(datum.l, valueFormat) + ' to ' + "
+    "format(datum.u, valueFormat) + ')' : '') + unitSuffix"
 )
 _HORIZONTAL_TICKS: Final = "max(3, floor(width / 90))"
 
@@ -151,22 +159,6 @@ class ValueRow:
     circles: Sequence[Sequence[float]]
 
 
-@dataclass(frozen=True, slots=True)
-class _TimeShape:
-    """The properties of a chart over time that are not data."""
-
-    labels: tuple[str, ...]
-    colors: tuple[int, ...]
-    strokes: tuple[Stroke, ...]
-    has_bands: bool
-    has_dots: bool
-    has_references: bool
-    has_events: bool
-    value_title: str
-    unit: Unit
-    zone: str
-
-
 def time_chart_spec(
     title: str,
     lines: Sequence[Line],
@@ -190,85 +182,80 @@ def time_chart_spec(
     first, last = _time_domain([row["t"] for row in rows])
     low, high = (scale * bound for bound in _value_domain(lines, [line.value for line in reference_lines]))
     digits = _digits(high - low)
-    shape = _TimeShape(
-        labels=tuple(line.label for line in lines),
-        colors=tuple(line.color for line in lines),
-        strokes=tuple(line.stroke for line in lines),
-        has_bands=any("l" in row for row in rows),
-        has_dots=max(len(line.points) for line in lines) <= _MAX_DOTS,
-        has_references=bool(reference_lines),
-        has_events=bool(events),
-        value_title=value_title,
-        unit=unit,
-        zone=zone,
-    )
-    datasets = {"rows": rows}
-    if reference_lines:
-        datasets["references"] = [
+    has_dots = max(len(line.points) for line in lines) <= _MAX_DOTS
+    datasets = {
+        "rows": rows,
+        "references": [
             {"y": _rounded(scale * line.value), "n": line.label, "k": line.is_limit} for line in reference_lines
-        ]
-    if events:
-        datasets["events"] = [{"t": local_ms(event.at_ms), "e": event.label} for event in events]
+        ],
+        "events": [{"t": local_ms(event.at_ms), "e": event.label} for event in events],
+    }
+    notes = [unit, "" if zone == UTC_ZONE else f"time in {zone}"]
+    parameters = {
+        "first": first,
+        "last": last,
+        "low": low,
+        "high": high,
+        "valueFormat": _number_format(digits, signed=signed),
+        "unitSuffix": f" {unit}" if unit else "",
+        "note": " · ".join(filter(None, notes)),
+        "dotOpacity": int(has_dots),
+        "labels": [line.label for line in lines],
+        "colors": [_color(line.color) for line in lines],
+        "dashes": [_DASHES[line.stroke] for line in lines],
+        "columnWidth": 40 + _CHARACTER_WIDTH * max(len(line.label) for line in lines),
+    }
     suffix = f" ({unit})" if unit else ""
     columns = {"t": f"time ({zone})", "s": "line", "v": f"{value_title}{suffix}"}
-    if shape.has_bands:
+    if any("l" in row for row in rows):
         columns |= {"l": f"lower bound{suffix}", "u": f"upper bound{suffix}"}
     format_value = _value_formatter(scale, digits, signed=signed)
     return _filled(
-        _time_shape_spec(shape),
+        _time_shape_spec(len(lines)),
         title,
         _describe_lines(title, lines, events, unit, format_value, zone),
         datasets,
-        {"first": first, "last": last, "low": _rounded(low), "high": _rounded(high)}
-        | {"valueFormat": _number_format(digits, signed=signed)},
+        parameters,
         columns,
         ["t"],
     )
 
 
 @lru_cache(_MAX_SHAPES)
-def _time_shape_spec(shape: _TimeShape) -> ChartSpec:
-    """Return the specification of a chart over time without data."""
+def _time_shape_spec(line_count: int) -> ChartSpec:
+    """Return the specification of a chart over time without data: names, colours and ranges are parameters."""
     import altair as alt  # noqa: PLC0415
 
     x = (
         alt.X("t:T")
         .scale(type="utc", domain=[alt.ExprRef("first"), alt.ExprRef("last")], nice=False)
         .axis(
-            title=None if shape.zone == UTC_ZONE else f"time in {shape.zone}", values=alt.ExprRef(_TIME_TICKS),
-            labelExpr=_TIME_LABEL, labelFlush=True, labelOverlap=False, grid=False,
+            title=None, values=alt.ExprRef(_TIME_TICKS), labelExpr=_TIME_LABEL, labelFlush=True, labelOverlap=False,
+            grid=False,
         )
     )  # fmt: skip
-    y_scale = alt.Scale(domain=[alt.ExprRef("low"), alt.ExprRef("high")], nice=False, zero=False)
-    y_axis = alt.Axis(title=shape.unit or None, labelExpr=_VALUE_LABEL)
+    y = (
+        alt.Y("v:Q")
+        .scale(domain=[alt.ExprRef("low"), alt.ExprRef("high")], nice=False, zero=False)
+        .axis(title=None, labelExpr=_VALUE_LABEL)
+    )
 
-    def y(field: str) -> alt.Y:
-        return alt.Y(f"{field}:Q").scale(y_scale).axis(y_axis)
+    def each_line(parameter: str) -> list[alt.ExprRef]:
+        return [alt.ExprRef(f"{parameter}[{index}]") for index in range(line_count)]
 
-    labels = list(shape.labels)
-    column_width = 40 + _CHARACTER_WIDTH * max(map(len, labels))
     legend = (
         alt.Legend(
             symbolType="stroke", symbolOpacity=1, labelLimit=alt.ExprRef("width - 40"),
-            columns=alt.ExprRef(f"max(1, floor(width / {column_width}))"),
+            columns=alt.ExprRef("max(1, floor(width / columnWidth))"),
         )
-        if len(labels) > 1
+        if line_count > 1
         else None
     )  # fmt: skip
-    color = alt.Color("s:N").scale(domain=labels, range=[_color(color) for color in shape.colors]).legend(legend)
-    dashes = alt.StrokeDash("s:N").scale(domain=labels, range=[_DASHES[stroke] for stroke in shape.strokes])
-    base = alt.Chart().encode(x=x, color=color)
-    layers: list[alt.Chart] = []
-    if shape.has_bands:
-        band = base.transform_filter("isValid(datum.l)").encode(y=y("l"), y2="u:Q")
-        layers += [
-            band.transform_filter("!datum.o").mark_area(opacity=0.16, clip=True).encode(detail="g:N"),
-            band.transform_filter("datum.o").mark_rule(opacity=0.3, strokeWidth=6, clip=True),
-        ]
-    if shape.has_references:
-        layers += _reference_layers(y("y"))
-    if shape.has_events:
-        layers += _event_layers(x)
+    color = alt.Color("s:N").scale(domain=each_line("labels"), range=each_line("colors")).legend(legend)
+    dashes = alt.StrokeDash("s:N").scale(domain=each_line("labels"), range=each_line("dashes")).legend(legend)
+    # All layers share axes and scales, which the line has.
+    base = alt.Chart().encode(x="t:T", color=color)
+    band = base.transform_filter("isValid(datum.l)").encode(y="l:Q", y2="u:Q")
     hover = alt.selection_point(
         name="hover", nearest=True, on="pointerover", clear="pointerout", fields=["t", "s"], empty=False
     )
@@ -279,23 +266,28 @@ def _time_shape_spec(shape: _TimeShape) -> ChartSpec:
     tooltip = [
         alt.Tooltip("s:N", title="title"),
         alt.Tooltip("when:N", title="time"),
-        alt.Tooltip("value:N", title=shape.value_title),
-        *([alt.Tooltip("interval:N", title="interval")] if shape.has_bands else []),
+        alt.Tooltip("value:N", title="value"),
     ]
-    layers += [
-        base.mark_line(strokeWidth=2, strokeJoin="round", clip=True).encode(y=y("v"), strokeDash=dashes.legend(legend)),
+    layers = [
+        band.transform_filter("!datum.o").mark_area(opacity=0.16, clip=True).encode(detail="g:N"),
+        band.transform_filter("datum.o").mark_rule(opacity=0.3, strokeWidth=6, clip=True),
+        *_reference_layers(),
+        *_event_layers(),
+        base.mark_line(strokeWidth=2, strokeJoin="round", clip=True).encode(x=x, y=y, strokeDash=dashes),
         base.mark_point(filled=True, clip=True)
         .encode(
-            y=y("v"),
-            opacity=alt.condition(hover, alt.value(1), alt.value(1 if shape.has_dots else 0)),
+            y="v:Q",
+            opacity=alt.condition(hover, alt.value(1), alt.value(alt.ExprRef("dotOpacity"))),
             size=alt.condition(hover, alt.value(90), alt.value(24)),
             tooltip=tooltip,
         )
         .add_params(hover, zoom),
+        # The title of the value axis, and the time zone.
+        alt.Chart(alt.InlineData([{"n": 0}])).mark_text(
+            text=alt.ExprRef("note"), x=0, y=-12, align="left", baseline="middle", fontSize=12, clip=False
+        ),
     ]
-    chart = alt.layer(*layers, data=alt.NamedData("rows")).transform_calculate(
-        when=_WHEN, value=_with_unit(_VALUE_TEXT, shape.unit), interval=_with_unit(_INTERVAL_TEXT, shape.unit)
-    )
+    chart = alt.layer(*layers, data=alt.NamedData("rows")).transform_calculate(when=_WHEN, value=_BOUNDED_VALUE_TEXT)
     spec = _shape_spec(chart.properties(width="container", height=_HEIGHT))
     return spec | {"params": [*_TIME_PARAMETERS, *spec["params"]]}
 
@@ -305,10 +297,10 @@ def _with_unit(expression: str, unit: Unit) -> str:
     return f"({expression}) + ' {unit}'" if unit else expression
 
 
-def _reference_layers(y: alt.Y) -> Iterator[alt.Chart]:
+def _reference_layers() -> Iterator[alt.Chart]:
     import altair as alt  # noqa: PLC0415
 
-    base = alt.Chart(alt.NamedData("references")).encode(y=y)
+    base = alt.Chart(alt.NamedData("references")).encode(y="y:Q")
     yield base.transform_filter("!datum.n").mark_rule(color="var(--chart-ink)", strokeWidth=1.2)
     labelled = base.transform_filter("datum.n")
     color = alt.condition("datum.k", alt.value("var(--chart-bad)"), alt.value("var(--chart-soft)"))
@@ -327,10 +319,10 @@ def _reference_layers(y: alt.Y) -> Iterator[alt.Chart]:
     yield text.mark_text(align="left", baseline="bottom", dy=-3, fontSize=11).encode(color=color)
 
 
-def _event_layers(x: alt.X) -> Iterator[alt.Chart]:
+def _event_layers() -> Iterator[alt.Chart]:
     import altair as alt  # noqa: PLC0415
 
-    base = alt.Chart(alt.NamedData("events")).encode(x=x).transform_calculate(when=_WHEN)
+    base = alt.Chart(alt.NamedData("events")).encode(x="t:T").transform_calculate(when=_WHEN)
     tooltip = [alt.Tooltip("e:N", title="title"), alt.Tooltip("when:N", title="time")]
     rule = base.mark_rule(color="var(--chart-open)", strokeWidth=1.4, strokeDash=[3, 3], clip=True)
     yield rule.encode(tooltip=tooltip)
@@ -375,7 +367,9 @@ def _value_domain(lines: Sequence[Line], references: Iterable[float]) -> tuple[f
                 if line.band and index >= _UNSCALED_START * len(line.points):
                     values += [bound for bound in (point.lower, point.upper) if bound is not None]
     low, high = min(values), max(values)
-    margin = 0.06 * (high - low) or 0.5 * abs(high) or 0.5
+    margin = 0.06 * (high - low)
+    if not low - margin < high + margin:
+        margin = 0.5 * abs(high) or 0.5
     return (low if low == 0 else low - margin), high + margin
 
 
@@ -415,11 +409,17 @@ def _day_text(at_ms: float, zone: str) -> str:
 
 
 def forest_plot_spec(
-    title: str, rows: Sequence[ForestRow], *, unit: Unit = "", value_title: str = "effect", row_title: str = "group"
+    title: str,
+    rows: Sequence[ForestRow],
+    *,
+    unit: Unit = "",
+    value_title: str = "effect",
+    row_title: str = "group",
+    missing_text: str = "too few students",
 ) -> ChartSpec | None:
     """Return a forest plot: an interval and a value per row, and a line at 0; None if no row has a value or bound.
 
-    A row without a value has the text "too few students". Highlighted rows have a colour of their own. Labels differ.
+    A row without a value has `missing_text`. Highlighted rows have a colour of their own. Labels differ.
     """
     numbers = [number for row in rows for number in (row.value, row.lower, row.upper) if number is not None]
     if not numbers:
@@ -434,7 +434,7 @@ def forest_plot_spec(
             "l": _scaled(row.lower, scale),
             "u": _scaled(row.upper, scale),
             "h": row.highlighted,
-            "m": "too few students" if row.value is None else "",
+            "m": missing_text if row.value is None else "",
         }
         for row in rows
     ]
@@ -449,7 +449,7 @@ def forest_plot_spec(
         {"low": _rounded(low - margin), "high": _rounded(high + margin)}
         | {"valueFormat": _number_format(digits, signed=True)},
         {"n": row_title, "v": f"{value_title}{suffix}", "l": f"lower bound{suffix}", "u": f"upper bound{suffix}"}
-        | {"h": "shown to differ"},
+        | {"h": "highlighted"},
     )
 
 
@@ -492,12 +492,12 @@ def _horizontal_channel(title: str | None) -> Callable[[str], alt.X]:
 
 
 def _row_channel() -> alt.Y:
-    """Return the place of named rows; a narrow chart cuts long names off."""
+    """Return the place of named rows; a narrow chart cuts off long names."""
     import altair as alt  # noqa: PLC0415
 
     axis = alt.Axis(
-        title=None, labelLimit=alt.ExprRef("max(110, 0.3 * width)"), labelColor="var(--chart-ink)", ticks=False,
-        domain=False,
+        title=None, labelExpr=_ROW_LABEL, labelLimit=alt.ExprRef("max(140, 0.3 * width)"),
+        labelColor="var(--chart-ink)", ticks=False, domain=False,
     )  # fmt: skip
     return alt.Y("n:N").sort(None).axis(axis)
 
@@ -669,6 +669,16 @@ def _value_shape_spec(series: tuple[str, ...], value_title: str) -> ChartSpec:
     )
 
 
+def prepare_charts() -> None:
+    """Import Altair and make the shapes of charts, so that no reader of a page waits for that."""
+    for line_count in range(1, 4):
+        _time_shape_spec(line_count)
+    for unit in ("", "percentage points"):
+        _forest_shape_spec("effect", unit)
+    _guardrail_shape_spec()
+    _interval_shape_spec()
+
+
 def _shape_spec(chart: alt.TopLevelMixin) -> ChartSpec:
     """Return a chart as a specification without the theme of Altair: that of charts.js applies instead.
 
@@ -683,7 +693,7 @@ def _filled(
     title: str,
     description: str,
     datasets: dict[str, list[dict[str, Any]]],
-    parameters: Mapping[str, float | str],
+    parameters: Mapping[str, object],
     columns: Mapping[str, str],
     time_fields: Sequence[str] = (),
 ) -> ChartSpec:
@@ -726,10 +736,10 @@ def _scaled(value: float | None, scale: float) -> float | None:
 
 
 def _rounded(value: float) -> float:
-    """Return a value with five significant digits, as an integer where nothing is lost.
+    """Return a value with seven significant digits, as an integer where nothing is lost.
 
     >>> _rounded(0.123456789), _rounded(1200.0)
-    (0.12346, 1200)
+    (0.1234568, 1200)
     """
     if value == 0:
         return 0

@@ -7,7 +7,6 @@ import io
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from typing import Final
 
 from rich import box
@@ -18,7 +17,9 @@ from rich.text import Text
 from monitor.errors import escape_controls
 from monitor.export import ABSENT_TEXT, format_count, format_counted, format_optional_mean, id_text
 from monitor.offline import Evaluation, MeanScore, MetricDefinition, PairedTest
+from monitor.web.chart_specs import ChartSpec, ForestRow, ValueRow, forest_plot_spec, value_bars_spec
 from monitor.web.pages import load_template
+from monitor.web.standalone import standalone_context
 
 CSV_HEADER: Final = (
     "experiment", "level", "query_id", "rater", "variant", "measure", "k", "gain", "discount", "ideal", "value",
@@ -29,6 +30,7 @@ COMPARISON_FOOTNOTES: Final = (
     "Rows differ in metric, gain, discount and ideal. Choose one before you look; the others are sensitivity checks.",
 )
 _MAX_QUERIES: Final = 500
+_MAX_DRAWN_QUERIES: Final = 40
 _MAX_RATER_CIRCLES: Final = 20
 _GAIN_MEASURES: Final = ("cg", "dcg")
 """Measures in the unit of the gain; all other measures are between 0 and 1."""
@@ -227,12 +229,10 @@ def _means_by_level(evaluation: Evaluation) -> Iterator[tuple[str, str, int | No
 
 
 def render_evaluation_report(evaluations: Sequence[tuple[Evaluation, MetricDefinition | None]]) -> str:
-    """Return the evaluations, each with a highlighted metric definition if it has any, as a self-contained HTML file.
-
-    Bars and intervals are boxes whose width is a percentage in CSS. A charting library would add megabytes.
-    """
+    """Return the evaluations, each with a highlighted metric definition if it has any, as one HTML file."""
     contexts = [_evaluation_context(evaluation, highlighted) for evaluation, highlighted in evaluations]
     return load_template("evaluation.html").render(
+        **standalone_context(),
         evaluations=contexts,
         footnotes=COMPARISON_FOOTNOTES,
         max_rater_circles=_MAX_RATER_CIRCLES,
@@ -248,85 +248,78 @@ def _evaluation_context(evaluation: Evaluation, highlighted: MetricDefinition | 
     if highlighted is None:
         return {**answers, "comparisons": [], "highlighted_definition": None}
     query_means, omitted_count = _most_different_queries(evaluation, highlighted, _MAX_QUERIES)
+    drawn_means, _ = _most_different_queries(evaluation, highlighted, _MAX_DRAWN_QUERIES)
     return {
         **answers,
         "comparisons": [
-            {"variant": comparison.variant, "rows": _test_rows(evaluation.definitions, comparison.tests, highlighted)}
+            {
+                "variant": comparison.variant,
+                "rows": [
+                    {"name": definition.name, "highlighted": definition == highlighted, "test": test}
+                    for definition, test in zip(evaluation.definitions, comparison.tests, strict=True)
+                ],
+                "charts": list(_difference_charts(evaluation, comparison.variant, comparison.tests, highlighted)),
+            }
             for comparison in (evaluation.comparisons if reason is None else ())
         ],
         "highlighted_definition": highlighted.name,
-        "query_rows": _query_rows(evaluation, highlighted, query_means),
+        "query_rows": query_means,
+        "query_chart": _query_chart(evaluation, highlighted, drawn_means),
+        "drawn_count": len(drawn_means),
         "selected_queries": {query for query, _ in query_means},
         "omitted_count": omitted_count,
     }
 
 
-def _test_rows(
-    definitions: Sequence[MetricDefinition], tests: Sequence[PairedTest], highlighted: MetricDefinition
-) -> list[dict[str, object]]:
-    """Return a table row per metric definition; positions are percentages of the width of the row's axis.
+def _difference_charts(
+    evaluation: Evaluation, variant: str, tests: Sequence[PairedTest], highlighted: MetricDefinition
+) -> Iterator[ChartSpec]:
+    """Yield a forest plot of the differences of each metric.
 
-    Definitions of the same metric share an axis if their values have the same unit.
+    Definitions of a metric share a plot if their values have the same unit.
     """
-    axes = [
-        (definition.metric.name, definition.gain if definition.metric.measure in _GAIN_MEASURES else None)
-        for definition in definitions
-    ]
-    values_by_axis: dict[object, list[float]] = defaultdict(lambda: [0.0])
-    for axis, test in zip(axes, tests, strict=True):
-        values_by_axis[axis] += test.interval or (test.difference or 0.0,)
-
-    def position_percent(value: float, axis: object) -> float:
-        axis_min, axis_max = min(values_by_axis[axis]), max(values_by_axis[axis])
-        return round(2 + 96 * (value - axis_min) / (axis_max - axis_min), 2) if axis_max > axis_min else 50.0
-
-    rows: list[dict[str, object]] = []
-    for definition, axis, test in zip(definitions, axes, tests, strict=True):
+    rows: dict[tuple[str, str | None], list[ForestRow]] = defaultdict(list)
+    for definition, test in zip(evaluation.definitions, tests, strict=True):
+        gain = definition.gain if definition.metric.measure in _GAIN_MEASURES else None
         low, high = test.interval or (None, None)
-        rows.append({
-            "name": definition.name,
-            "axis": axis,
-            "zero_percent": position_percent(0.0, axis),
-            "highlighted": definition == highlighted,
-            "test": test,
-            "difference_percent": None if test.difference is None else position_percent(test.difference, axis),
-            "interval_percent": None
-            if low is None or high is None
-            else (position_percent(low, axis), position_percent(high, axis)),
-        })  # fmt: skip
-    return rows
+        parameters = definition.name.removeprefix(f"{definition.metric.name}:")
+        row = ForestRow(parameters, test.difference, low, high, highlighted=definition == highlighted)
+        rows[definition.metric.name, gain].append(row)
+    for (metric, shared_gain), plot_rows in rows.items():
+        gain_note = "" if shared_gain is None else f" (gain: {shared_gain})"
+        title = f"{metric}{gain_note}, {variant} against {evaluation.control}"
+        spec = forest_plot_spec(
+            title, plot_rows, value_title="difference, with 95 % interval", row_title="metric", missing_text="undefined"
+        )
+        if spec is not None:
+            yield spec
 
 
-def _query_rows(
+def _query_chart(
     evaluation: Evaluation, definition: MetricDefinition, query_means: Sequence[tuple[str, Sequence[float | None]]]
-) -> list[dict[str, object]]:
-    """Return a table row per query: a bar per variant, and a circle per rater; widths are percentages of the axis."""
+) -> ChartSpec | None:
+    """Return the chart with a bar per query and variant, and a circle per rater."""
     definition_index = evaluation.definitions.index(definition)
     rater_means: dict[tuple[str, str], list[float]] = defaultdict(list)
     for rater in evaluation.raters:
         mean = rater.means[definition_index].mean
         if mean is not None:
             rater_means[rater.query_id, rater.variant].append(mean)
-    circle_values = [means for means in rater_means.values() if len(means) <= _MAX_RATER_CIRCLES]
-    bar_values = [[mean for mean in means if mean is not None] for _, means in query_means]
-    axis_max = max(chain.from_iterable([*circle_values, *bar_values]), default=0.0) or 1.0
-    if definition.metric.measure not in _GAIN_MEASURES:
-        axis_max = max(axis_max, 1.0)
     variants = [variant.variant for variant in evaluation.variants]
-    return [
-        {
-            "query": query,
-            "bars": [
-                {
-                    "variant": variant,
-                    "value": value,
-                    "width_percent": 0 if value is None else round(100 * value / axis_max, 2),
-                    "rater_percents": [round(100 * mean / axis_max, 2) for mean in rater_means[query, variant]]
-                    if len(rater_means[query, variant]) <= _MAX_RATER_CIRCLES
-                    else [],
-                }
-                for variant, value in zip(variants, values, strict=True)
-            ],
-        }
+    control_first = sorted(range(len(variants)), key=lambda index: variants[index] != evaluation.control)
+
+    def circles(query: str, variant: str) -> list[float]:
+        means = rater_means[query, variant]
+        return means if len(means) <= _MAX_RATER_CIRCLES else []
+
+    rows = [
+        ValueRow(
+            query,
+            [values[index] for index in control_first],
+            [circles(query, variants[index]) for index in control_first],
+        )
         for query, values in query_means
     ]
+    title = f"{definition.name} by query, {evaluation.experiment}"
+    series = [variants[index] for index in control_first]
+    return value_bars_spec(title, rows, series, value_title=definition.name, row_title="query")

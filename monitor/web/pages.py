@@ -39,6 +39,8 @@ class PageContent:
     """Name of a template in `templates/` that extends `base.html`."""
     values: Mapping[str, Any] = field(default_factory=dict)
     status: int = 200
+    experiment: str = ""
+    """Name of the experiment that the page is about; `HttpEndpoints` sets it."""
 
 
 Page: TypeAlias = Callable[[Mapping[str, str]], PageContent]

@@ -48,6 +48,7 @@ from monitor.export import ExperimentsCollector, ServiceHealth, headlines_json
 from monitor.pipeline import ExperimentDeclarations
 from monitor.web.access import RequestRules
 from monitor.web.declaration_routes import DeclarationEndpoints
+from monitor.web.grafana_links import board_address
 from monitor.web.list_page import list_page
 from monitor.web.pages import ExperimentPage, Page, PageContent, page_header, page_response, problem_page
 from monitor.web.reader import request_reader
@@ -62,6 +63,7 @@ _RETRY_AFTER_S: Final = 10
 HTTP_PATHS: Final = (
     "/",
     "/experiments/NAME",
+    "/experiments/NAME/plan",
     "/service",
     "/metrics",
     "/metrics/experiments",
@@ -89,10 +91,12 @@ _EXPERIMENT_SUFFIXES: Final = (_VERDICT_SUFFIX, _DAYS_SUFFIX, *_ITEM_SUFFIXES)
 class HttpEndpoints:
     """The routes of the application and their endpoints.
 
-    `read_summary`, `read_history` and `read_items` may block, and may raise `DependencyUnavailable`. `read_items` takes
-    the path after `/api/experiments/` and the query. It raises `UsageError` for a wrong query and KeyError for an
-    unknown experiment. `read_days` returns the days of an experiment up to a time as JSON; without it, there is no such
-    path. `read_days` and `read_history` raise `UnknownExperiment` if the experiment was removed after the summary.
+    `read_summary`, `read_verdicts`, `read_counts`, `read_history` and `read_items` may block, and may raise
+    `DependencyUnavailable`. `read_verdicts` and `read_counts` return parts of a recent summary; without them, pages
+    use whole summaries. `read_items` takes the path after `/api/experiments/` and the query. It raises `UsageError` for
+    a wrong query and KeyError for an unknown experiment. `read_days` returns the days of an experiment up to a time as
+    JSON; without it, there is no such path. `read_days` and `read_history` raise `UnknownExperiment` if the experiment
+    was removed after the summary.
     `read_health` returns a recent health of the service. It and `read_starts` may raise `DependencyUnavailable`.
     `reload_configuration` may block. `readiness_problems` returns the reasons why the process is not ready,
     `data_problems` sentences about events that do not count; neither blocks. Without `declarations`, there are no paths
@@ -122,8 +126,12 @@ class HttpEndpoints:
         experiment_pages: Mapping[str, ExperimentPage] = MappingProxyType({}),
         experiment_names: Callable[[], Collection[str]] = tuple,
         read_days: Callable[[ExperimentSummary, int | None], dict[str, Any]] | None = None,
+        read_verdicts: Callable[[], StoreSummary] | None = None,
+        read_counts: Callable[[], StoreSummary] | None = None,
     ) -> None:
         self._read_summary = read_summary
+        self._read_verdicts = read_verdicts or partial(read_summary, None)
+        self._read_counts = read_counts or partial(read_summary, None)
         self._read_history = read_history
         self._read_items = read_items
         self._read_days = read_days
@@ -188,13 +196,15 @@ class HttpEndpoints:
             health = self._read_health()
         except DependencyUnavailable as error:
             return self._page_without_store(request, f"The store is out of reach: {error}", 503)
-        return page_response(request, content, page_header(health, self._readiness_problems(), self._clock()))
+        header = page_header(health, self._readiness_problems(), self._clock())
+        board = board_address(self._display.grafana_url, request.url.path, content.experiment)
+        return page_response(request, content, {**header, "board_address": board})
 
-    def _list_page(self, _query: Mapping[str, str]) -> PageContent:
-        return list_page(self._read_summary(None), self._read_health(), self._display, self._clock())
+    def _list_page(self, query: Mapping[str, str]) -> PageContent:
+        return list_page(self._read_verdicts(), self._read_health(), self._display, self._clock(), query)
 
     def _service_page(self, _query: Mapping[str, str]) -> PageContent:
-        return service_page(self._read_summary(None), self._read_health())
+        return service_page(self._read_counts(), self._read_health())
 
     def _experiment_page(self, share_secret: str | None, request: Request) -> Response:
         """Return a page about an experiment. If an experiment is named like the path of another page, it is meant.
@@ -209,7 +219,7 @@ class HttpEndpoints:
             for suffix in sorted(self._experiment_pages, key=len):
                 name = path[: len(path) - len(suffix)]
                 if path.endswith(suffix) and name in names:
-                    content = self._experiment_pages[suffix](name, query)
+                    content = replace(self._experiment_pages[suffix](name, query), experiment=name)
                     if share_secret is None or not reader.can_see_all:
                         return content
                     link = page_share_path(share_secret, name, query.get(AS_OF_PARAMETER, ""), self._clock() / 1000)

@@ -2,7 +2,7 @@
 
 Usage: python -m tests.bench [PART …] [--responses N]
 
-Parts are throughput, scaleout, formats, latency and scrape. A run of all parts with the whole workload writes
+Parts are throughput, scaleout, formats, latency, scrape and pages. A run of all parts with the whole workload writes
 docs/performance.md. The exit code is 1 if a budget is missed.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from monitor.simulation.simulator import benchmark_scenario
-from tests.bench import formats, latency, scrape, workers
+from tests.bench import formats, latency, pages, scrape, workers
 from tests.bench.figures import Figure, line, write_page
 
 _PARTS: Final[dict[str, Callable[[int], Iterator[Figure]]]] = {
@@ -23,6 +23,7 @@ _PARTS: Final[dict[str, Callable[[int], Iterator[Figure]]]] = {
     "formats": formats.measure,
     "latency": lambda _: latency.measure(),
     "scrape": lambda _: scrape.measure(),
+    "pages": lambda _: pages.measure(),
 }
 
 _MIN_RESPONSES: Final = 1000

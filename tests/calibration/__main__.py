@@ -29,6 +29,7 @@ from tests.calibration.answers import ANSWERS, answer_decisions
 from tests.calibration.attacks import ATTACKS, Attack, attack_verdicts, is_better, is_shipped
 from tests.calibration.days import BROKEN_DAY, TRAFFIC, remarked_days
 from tests.calibration.drops import RESPONSES_PER_HOUR, RULES, month_alarms
+from tests.calibration.plans import PLANS, planned_students, shows_effect
 from tests.calibration.populations import POPULATIONS, population_alarms
 from tests.calibration.power import EFFECTS, relative_sample
 from tests.calibration.share_changes import CHANGES, share_change_alarms
@@ -361,6 +362,7 @@ def main() -> None:
     _print_share_changes(arguments)
     _print_attacks(arguments)
     _print_power(arguments)
+    _print_plans(arguments)
     _print_drops(arguments)
     _print_days(arguments)
     print("\n| true share where 50 % are intended | students until the alarm, median |\n| --- | --- |")
@@ -417,6 +419,15 @@ def _print_power(arguments: argparse.Namespace) -> None:
         samples = [relative_sample(chance, multiple * MDE) for chance in _generators(arguments)]
         cells = format_quantile(samples, 0.8, ".2f"), format_quantile(samples, 0.5, ".2f")
         print(f"| {multiple:g} × mde | {' | '.join(cells)} |", flush=True)
+
+
+def _print_plans(arguments: argparse.Namespace) -> None:
+    print("\n| plan | students | shown at the planned end | shown by then |\n| --- | --- | --- | --- |")
+    for plan in PLANS:
+        shown = np.array([shows_effect(chance, plan) for chance in _generators(arguments)])
+        students = " + ".join(map(str, planned_students(plan)))
+        name = f"treatment {plan.share:.0%}, power {plan.power:.0%}"
+        print(f"| {name} | {students} | {' | '.join(map(format_share, shown.T))} |", flush=True)
 
 
 def _print_drops(arguments: argparse.Namespace) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from monitor.analysis import StoreSummary, VerdictHistory
 from monitor.config import DisplaySettings
 from monitor.export import ServiceHealth
@@ -14,9 +16,14 @@ NO_RECORDS = ServiceHealth(0, "redis://store:6379/0", "abc")
 """The health of a service that no worker has ever reported to."""
 
 
-def render_list(summary: StoreSummary, health: ServiceHealth = NO_RECORDS, now_ms: int = 0) -> str:
+def render_list(
+    summary: StoreSummary,
+    health: ServiceHealth = NO_RECORDS,
+    now_ms: int = 0,
+    query: Mapping[str, str] | None = None,
+) -> str:
     """Return the page / as HTML."""
-    return _rendered(list_page(summary, health, DisplaySettings(), now_ms), health, now_ms)
+    return _rendered(list_page(summary, health, DisplaySettings(), now_ms, query or {}), health, now_ms)
 
 
 def render_service(summary: StoreSummary, health: ServiceHealth = NO_RECORDS, now_ms: int = 0) -> str:

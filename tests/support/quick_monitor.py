@@ -10,6 +10,7 @@ import sys
 
 from monitor.cli import main
 from monitor.config import config_watcher
+from monitor.notify import notifier
 from monitor.pipeline import backfill_runner, experiment_registry
 from monitor.pipeline.backfill import ExperimentBackfill, RemainingRecords
 
@@ -18,6 +19,8 @@ config_watcher.SETTLING_S = 0.1  # type: ignore[misc]
 backfill_runner._LEASE_MS = 3_000  # type: ignore[misc]
 backfill_runner._LEASE_RENEWAL_S = 1.0  # type: ignore[misc]
 backfill_runner._CHECK_INTERVAL_S = 1.0  # type: ignore[misc]
+notifier._STEP_S = 0.3  # type: ignore[misc]
+notifier._OBSERVATION_INTERVAL_S = 0.5  # type: ignore[misc]
 experiment_registry._SYNCHRONIZATION_INTERVAL_S = 0.5  # type: ignore[misc]
 experiment_registry._DELETION_DELAY_MS = 2_000  # type: ignore[misc]
 

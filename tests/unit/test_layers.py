@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "monitor"
 LAYERS = [
     "__init__", "errors", "clock", "days", "config", "events", "metrics", "engine", "stats", "analysis", "state",
-    "decoding", "sources", "pipeline", "offline", "simulation", "export", "web", "app", "cli", "__main__",
+    "decoding", "sources", "pipeline", "offline", "simulation", "export", "notify", "web", "app", "cli", "__main__",
 ]  # fmt: skip
 """From the data that comes in to the commands of the user; each layer may import from the layers before it."""
 CORE = {"events", "metrics", "engine", "stats", "analysis"}

@@ -12,11 +12,13 @@ import pytest
 from kafka import KafkaProducer
 
 from monitor.cli import check
-from monitor.config import KafkaSettings, Settings
+from monitor.cli.check import _check_channels
+from monitor.config import KafkaSettings, NotifySettings, Settings
 from monitor.errors import DependencyUnavailable, UsageError
 from monitor.sources.copartitioning import check_copartitioning
 from monitor.sources.kafka_connection import inspect_kafka_topics
 from tests.servers.kafka import KafkaBroker
+from tests.servers.message_receiver import MessageReceiver
 from tests.servers.redis import RedisServer
 from tests.support.streams import SETTINGS
 from tests.unit.events.test_decoding import FEEDBACK, RESPONSE
@@ -76,7 +78,7 @@ def test_a_missing_topic_is_an_error_with_the_most_similar_topics(
         store=replace(settings.store, url=redis_server.url, user_hash_key=None),
     )
     with pytest.raises(DependencyUnavailable) as caught:
-        check.run(Namespace(sample=None), misspelt)
+        check.run(Namespace(sample=None, notify=False), misspelt)
     message = str(caught.value)
     assert caught.value.exit_code == 3
     assert f"topic {misspelt.kafka.responses_topic} does not exist; the most similar topics are " in message
@@ -138,8 +140,37 @@ class TestCopartitioningCheck:
         _create_topics(kafka, settings, 4, 4)
         _write(settings, lambda user: user[::-1])
         store = replace(settings.store, url=redis_server.url, user_hash_key=None)
-        assert check.run(Namespace(sample=None), replace(settings, store=replace(store, shards=1))) == 0
+        assert check.run(Namespace(sample=None, notify=False), replace(settings, store=replace(store, shards=1))) == 0
         assert "co-partition" not in capsys.readouterr().out
         with pytest.raises(UsageError, match="co-partitioned topics"):
-            check.run(Namespace(sample=None), replace(settings, store=replace(store, shards=2)))
+            check.run(Namespace(sample=None, notify=False), replace(settings, store=replace(store, shards=2)))
         assert "store          ok: reachable" in capsys.readouterr().out
+
+
+class TestChannels:
+    """`check --notify` sends a test message to each channel of `[[notify]]`."""
+
+    def test_each_channel_is_tried_and_the_failed_ones_are_named(
+        self, settings: Settings, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A failure of a channel does not stop the checks; the address is not in the text."""
+        with MessageReceiver() as good, MessageReceiver() as bad:
+            bad.status = 403
+            channels = tuple(
+                NotifySettings(name, url=f"json://{receiver.address}/token")
+                for name, receiver in (("bad", bad), ("good", good))
+            )
+            _check_channels(replace(settings, notify=channels), is_test=False)
+            assert (good.requests, bad.requests) == ([], [])
+            with pytest.raises(DependencyUnavailable, match=r"^notify\.bad: Apprise could not .*: HTTP 403$"):
+                _check_channels(replace(settings, notify=channels), is_test=True)
+            assert [request.json()["title"] for request in good.requests] == ["[AB Monitor] test of a channel"]
+        output = capsys.readouterr().out
+        assert "notify         ok: good, test message sent" in output
+        assert "messages have no links: set http.public_url" in output
+        assert "token" not in output
+
+    def test_a_test_without_channels_is_an_error(self, settings: Settings) -> None:
+        """Nothing would be tested."""
+        with pytest.raises(UsageError, match=r"^--notify: the configuration has no \[\[notify\]\] table"):
+            _check_channels(settings, is_test=True)

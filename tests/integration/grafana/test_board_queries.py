@@ -20,6 +20,7 @@ from deploy.alerting.traffic import PAST_SHARE
 from grafana.generate import build_boards
 from grafana.preview.rendering import render_previews
 from grafana.queries import Query, board_queries, substitute_variables
+from grafana.variables import query_variables
 from tests.servers.kafka import KafkaBroker
 from tests.servers.process import free_port
 from tests.servers.prometheus import PrometheusServer, promtool
@@ -66,6 +67,7 @@ RULES_EMPTY_IN_A_DEMO = {
     UNCOUNTED: "all simulated reactions count; shown in the scenarios of AbMonitorUncountedFeedback",
     "abmonitor_consumer_lag_seconds": NO_END,
     "abmonitor_backfill_failed": "a demo has no backfill; shown in the scenarios of AbMonitorBackfillFailed",
+    "abmonitor_notifications_waiting": "a demo has no channel; shown in the scenarios of AbMonitorMessagesWait",
     "abmonitor_config_info": "a demo reloads no configuration; shown in the scenarios of AbMonitorReplicasDisagree",
     "abmonitor_lost_events_total": "a demo loses nothing; shown in the scenarios of AbMonitorLostEvents",
 }
@@ -152,7 +154,7 @@ def scraped_demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheu
 def board_values(scraped_demo: PrometheusServer) -> Mapping[str, str]:
     """Return the initial values of the board's variables: the default if that value exists, else the first value."""
     values: dict[str, str] = dict(WINDOWS)
-    for variable in BOARD["templating"]["list"][1:]:
+    for variable in query_variables(BOARD):
         offered_values = label_values(scraped_demo, substitute_variables(variable["query"]["query"], values))
         if variable["name"] in SYSTEM_VALUES:
             assert offered_values == [name for name in [SYSTEM_VALUES[variable["name"]]] if name]

@@ -182,8 +182,8 @@ class Away(StoreReader):
         super().__init__(bench.store, bench.settings, bench.metadata.numbers, lambda: 0)
         self.summary_calls = 0
 
-    def read_summary(self, as_of_ms: int | None = None) -> Any:
-        del as_of_ms
+    def read_summary(self, as_of_ms: int | None = None, names: Any = None) -> Any:
+        del as_of_ms, names
         self.summary_calls += 1
         raise StoreUnavailable("the store is away")
 
@@ -205,9 +205,9 @@ def test_snapshots_take_about_a_hundredth_of_the_time_of_a_backlog(bench: StoreB
     class Slow(Away):
         """Takes a second."""
 
-        def read_summary(self, as_of_ms: int | None = None) -> Any:
+        def read_summary(self, as_of_ms: int | None = None, names: Any = None) -> Any:
             clock[0] += 1.0
-            return super().read_summary(as_of_ms)
+            return super().read_summary(as_of_ms, names)
 
     reader = Slow(bench)
     historian = SnapshotWriter(reader, lambda: clock[0])
@@ -224,9 +224,9 @@ def test_several_workers_take_as_many_snapshots_of_a_backlog_as_one_worker(bench
     class Slow(StoreReader):
         """Takes 15 ms."""
 
-        def read_summary(self, as_of_ms: int | None = None) -> Any:
+        def read_summary(self, as_of_ms: int | None = None, names: Any = None) -> Any:
             clock[0] += 0.015
-            return StoreReader.read_summary(self, as_of_ms)
+            return StoreReader.read_summary(self, as_of_ms, names)
 
     reader = Slow(bench.store, bench.settings, bench.metadata.numbers, lambda: 0)
     historians = [SnapshotWriter(reader, lambda: clock[0]) for _ in range(4)]

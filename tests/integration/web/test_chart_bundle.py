@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 from tests.servers.process import need
 from tests.support.fetched import fetched, run
@@ -48,3 +52,16 @@ class TestBundle:
         text = BUNDLE.read_text(encoding="utf-8").lower()
         assert "</script" not in text
         assert "<!--" not in text
+
+    def test_the_wheel_has_the_static_files_and_templates(self, tmp_path: Path) -> None:
+        """The image installs the wheel, so a page in the image has charts."""
+        build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+        # Without its variable, the build compiles nothing.
+        environment = {name: text for name, text in os.environ.items() if name != "ABMONITOR_NATIVE"}
+        subprocess.run(build, cwd=ROOT, env=environment, check=True, capture_output=True)
+        (wheel,) = tmp_path.iterdir()
+        names = set(ZipFile(wheel).namelist())
+        package = ROOT / "monitor"
+        files = [*package.glob("web/static/*"), *package.glob("web/templates/*")]
+        assert {str(path.relative_to(ROOT)) for path in files} <= names
+        assert "monitor/web/static/charts.js" in names

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.analysis import Analysis
-from monitor.analysis.plan import list_allocation_phases
+from monitor.analysis.analysis_plan import list_allocation_phases
 from monitor.clock import DAY_MS, HOUR_MS
 from monitor.config import AllocationSettings, DecisionSettings, ExperimentSettings, GuardrailSettings
 from monitor.metrics import RecordLayout

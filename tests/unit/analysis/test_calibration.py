@@ -12,6 +12,7 @@ from monitor.stats import decay_band_multiplier
 from tests.calibration.answers import ANSWERS, Answers, answer_decisions
 from tests.calibration.days import BROKEN_DAY, TRAFFIC, remarked_days
 from tests.calibration.drops import RESPONSES_PER_HOUR, RULES, month_alarms
+from tests.calibration.plans import PLANS, PlannedRun, shows_effect
 from tests.calibration.populations import POPULATIONS, population_alarms
 from tests.calibration.power import LARGEST_RATIO, relative_sample
 
@@ -69,6 +70,14 @@ def test_the_sample_for_80_percent_power_is_at_most_2_4_fixed_horizons() -> None
     """The price of looking at any time."""
     samples = [relative_sample(np.random.default_rng([3, run]), 0.1) for run in range(RUNS)]
     assert np.quantile(samples, 0.8) <= LARGEST_RATIO
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_planned_students_show_the_planned_effect_about_as_often_as_the_power_says(plan: PlannedRun) -> None:
+    """Within three standard errors of 200 runs at the planned end; by then, any reading has shown it more often."""
+    at_end, by_then = np.mean([shows_effect(np.random.default_rng([7, run]), plan) for run in range(200)], axis=0)
+    assert abs(at_end - plan.power) <= 3 * (plan.power * (1 - plan.power) / 200) ** 0.5
+    assert plan.power - 0.05 <= by_then <= plan.power + 0.2
 
 
 def test_a_month_without_a_change_seldom_fires_an_alert() -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from monitor.analysis import Analysis, compute_student_splits, find_analysis_time
-from monitor.analysis.plan import list_allocation_phases
+from monitor.analysis.analysis_plan import list_allocation_phases
 from monitor.clock import HOUR_MS
 from monitor.config import AllocationSettings, DecisionSettings, ExperimentChange, ExperimentSettings
 from monitor.stats import ExperimentHistory, parse_evidence

@@ -321,19 +321,35 @@ class TestRejectionOfWrongInput:
 
 
 class _PageParser(HTMLParser):
-    """Collects the text of a page and all tags and attributes that load or run something."""
+    """Collects the text of a page, its inline scripts, and all tags and attributes that load or run something else."""
 
     def __init__(self) -> None:
         super().__init__()
         self.loads: list[str] = []
         self.text = ""
+        self.scripts: list[str] = []
+        self.is_script = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.loads += [tag for _ in "x" if tag in {"script", "link", "img", "iframe", "object"}]
+        self.is_script = tag == "script"
+        self.loads += [tag for _ in "x" if tag in {"link", "img", "iframe", "object"}]
         self.loads += [f"{tag} {name}" for name, _ in attrs if name in {"src", "href"} or name.startswith("on")]
 
+    def handle_endtag(self, tag: str) -> None:
+        self.is_script &= tag != "script"
+
     def handle_data(self, data: str) -> None:
-        self.text += data
+        if self.is_script:
+            self.scripts.append(data)
+        else:
+            self.text += data
+
+
+def _charts(page: str) -> list[dict[str, Any]]:
+    """Return the specifications of the charts of a page."""
+    parser = _PageParser()
+    parser.feed(page)
+    return [json.loads(script) for script in parser.scripts if script.startswith("{")]
 
 
 class TestEvaluationOutput:
@@ -355,7 +371,7 @@ class TestEvaluationOutput:
                 assert row["value"] == ("" if mean is None else repr(mean))
 
     def test_page_loads_nothing_and_escapes_texts(self, folder: EvaluationFolder) -> None:
-        """The page has no links or scripts, and markup in the files is escaped."""
+        """The page has no links, and markup in the files is escaped, in charts too."""
         for name in ("qrels", "old", "new"):
             folder.write(**{name: (folder.path / name).read_text().replace("q1", "<b>q1&\"'</b>")})
         folder.runs("--html", "out.html")
@@ -363,9 +379,8 @@ class TestEvaluationOutput:
         parsed = _PageParser()
         parsed.feed(page)
         assert parsed.loads == []
-        assert "http:" not in page
-        assert "https:" not in page
-        assert "url(" not in page
+        assert "http:" not in parsed.text
+        assert "https:" not in parsed.text
         assert "<b>q1" not in page
         assert "<b>q1&\"'</b>" in parsed.text
 
@@ -389,8 +404,11 @@ class TestEvaluationOutput:
         evaluation = folder.runs("--raters", "--by-query", "ndcg@10:linear:log2:judged", "--html", "out.html")
         page = (folder.path / "out.html").read_text(encoding="utf-8")
         mean = value(evaluation, "q1", "old", "ndcg@10:linear:log2:judged")
-        (bar,) = re.findall(rf'<i style="width:{round(100 * (mean or 0), 2)}%"></i>((?:<b [^>]*></b>)*)</div>', page)
-        assert bar.count("<b ") == 2
+        (chart,) = [chart for chart in _charts(page) if "by query" in chart["usermeta"]["title"]]
+        (bar,) = [row for row in chart["datasets"]["rows"] if (row["n"], row["s"]) == ("q1", "old")]
+        assert bar["v"] == pytest.approx(mean, rel=1e-4)
+        circles = [circle for circle in chart["datasets"]["circles"] if (circle["n"], circle["s"]) == ("q1", "old")]
+        assert len(circles) == 2
 
     def test_table_has_means_difference_interval_and_p(
         self, folder: EvaluationFolder, monkeypatch: pytest.MonkeyPatch
@@ -416,22 +434,18 @@ class TestEvaluationOutput:
         assert all(re.fullmatch(r"-?\d\.\d{4}", cell) for row in rows for cell in row[1:4])
         assert "95 % intervals: in a wider terminal" in out
 
-    def test_page_draws_intervals_on_an_axis_with_zero(self, folder: EvaluationFolder) -> None:
-        """All definitions of the same unit share the axis."""
+    def test_page_draws_the_intervals_of_a_unit_in_one_chart(self, folder: EvaluationFolder) -> None:
+        """All definitions of the same unit share the axis, and 0 is on it."""
         evaluation = folder.runs("--metrics", "dcg@2", "--gain", "linear", "--html", "out.html")
         page = (folder.path / "out.html").read_text(encoding="utf-8")
-        tests = evaluation["comparisons"]["new"].values()
-        ends: list[float] = [0.0, *(end for test in tests for end in test["interval"])]
-
-        def axis_percent(value: float) -> float:
-            return 2 + 96 * (value - min(ends)) / (max(ends) - min(ends))
-
-        drawn = re.findall(r'<s style="left:([\d.]+)%"></s><i style="left:([\d.]+)%;width:([\d.]+)%">', page)
-        assert len(drawn) == 3
-        for test, (zero, start, width) in zip(tests, drawn, strict=True):
-            low, high = test["interval"]
-            expected_percents = (axis_percent(0), axis_percent(low), axis_percent(high) - axis_percent(low))
-            assert (float(zero), float(start), float(width)) == pytest.approx(expected_percents, abs=0.02)
+        tests = evaluation["comparisons"]["new"]
+        (chart,) = [chart for chart in _charts(page) if "against" in chart["usermeta"]["title"]]
+        rows = {row["n"]: (row["l"], row["u"]) for row in chart["datasets"]["rows"]}
+        assert len(rows) == 3
+        for name, test in tests.items():
+            assert rows[name.removeprefix("dcg@2:")] == pytest.approx(test["interval"], rel=1e-4)
+        parameters = {parameter["name"]: parameter.get("value") for parameter in chart["params"]}
+        assert parameters["low"] < 0 < parameters["high"]
 
     def test_csv_to_stdout_replaces_the_table(self, folder: EvaluationFolder) -> None:
         """The file name - means stdout."""

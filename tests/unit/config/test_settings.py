@@ -586,7 +586,10 @@ FAULTS = [
 UNKNOWN_KEYS = [
     (
         _section("x = 1"),
-        "unknown key x; the keys are discover, display, experiments, http, kafka, limits, schema_registry, store",
+        (
+            "unknown key x; the keys are discover, display, experiments, http, kafka, limits, notify, schema_registry, "
+            "store"
+        ),
     ),
     (_section("[kafak]"), "unknown key kafak; did you mean kafka?"),
     (

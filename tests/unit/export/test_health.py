@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -13,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from monitor.errors import StoreUnavailable
-from monitor.export import RecentHealth, ServiceHealth, render_health
+from monitor.export import RecentReading, ServiceHealth, render_health
 from monitor.export.freshness import Freshness
 from monitor.pipeline import DataProblem, ProblemKind
 from monitor.state import Failure, ServiceRecords, TopicArrivals, WorkerRecord
@@ -41,7 +42,9 @@ def test_a_healthy_service_is_ready_and_names_version_configuration_and_store() 
     """An operator need not look into files."""
     page = _page(_HEALTHY)
     assert ">ready</a>" in page
-    assert ">ready</a>" in render_list(SUMMARY, _HEALTHY, NOW)
+    page_of_experiments = render_list(SUMMARY, _HEALTHY, NOW)
+    assert ">ready</a>" in page_of_experiments
+    assert "The pipeline works, with 7 waiting events" in page_of_experiments
     for text in ("redis://store:6379/0", "abc", "host:1", "events that wait"):
         assert text in page
 
@@ -94,7 +97,9 @@ def test_a_failure_is_over_once_a_worker_that_started_afterwards_has_run_for_ten
 
 def test_a_store_that_no_worker_has_ever_used_lacks_none() -> None:
     """`replay` and `demo` fill a store without a worker of the service."""
-    assert replace(_HEALTHY, service=ServiceRecords()).conditions() == []
+    health = replace(_HEALTHY, service=ServiceRecords())
+    assert health.conditions() == []
+    assert "No worker has reported to this store yet" in render_list(SUMMARY, health, NOW)
 
 
 @pytest.mark.parametrize("kind", get_args(ProblemKind))
@@ -162,7 +167,7 @@ def test_requests_within_ten_seconds_share_one_reading_of_the_store() -> None:
             raise StoreUnavailable("no route")
         return reading
 
-    health = RecentHealth(read, lambda: monotonic_s[0])
+    health = RecentReading(read, 10.0, lambda: monotonic_s[0])
     with pytest.raises(StoreUnavailable):
         health.read()
     assert health.read() is _HEALTHY
@@ -170,3 +175,22 @@ def test_requests_within_ten_seconds_share_one_reading_of_the_store() -> None:
     assert health.read() is _HEALTHY
     monotonic_s[0] += 0.1
     assert health.read().now_ms == NOW + 1
+
+
+def test_a_request_during_a_reading_waits_for_its_result() -> None:
+    """Sixteen viewers do not read thousands of keys each."""
+    readings: list[int] = []
+    other_requests: list[Future[int]] = []
+
+    def read() -> int:
+        readings.append(1)
+        other_requests.append(pool.submit(shared.read))
+        with pytest.raises(TimeoutError):
+            other_requests[0].result(0.1)
+        return 42
+
+    with ThreadPoolExecutor(1) as pool:
+        shared = RecentReading(read, 10.0, lambda: 0.0)
+        assert shared.read() == 42
+        assert other_requests[0].result() == 42
+    assert readings == [1]

@@ -17,7 +17,9 @@ from grafana import decision
 from grafana.generate import DASHBOARDS, build_boards, find_outdated_files, render_board
 from grafana.panels import DATASOURCE, JSON
 from grafana.queries import Query, board_queries, substitute_variables
+from grafana.variables import query_variables
 from monitor.export.presentation import STATE_TITLES
+from monitor.web import HTTP_PATHS
 from tests.support.promql import exported_series, nodes, selectors
 
 ROOT = Path(__file__).parents[3]
@@ -106,15 +108,25 @@ class TestBoards:
         assert "__inputs" not in board
         assert board["templating"]["list"][0]["name"] == "datasource"
         sources = [entry["datasource"] for panel in data_panels(board) for entry in (panel, *panel["targets"])]
-        sources += [variable["datasource"] for variable in board["templating"]["list"][1:]]
+        sources += [variable["datasource"] for variable in query_variables(board)]
         sources += [marks["datasource"] for marks in board["annotations"]["list"] if "expr" in marks]
         assert all(source == DATASOURCE == {"type": "prometheus", "uid": "${datasource}"} for source in sources)
 
     def test_a_menu_links_to_all_boards(self, name: str) -> None:
         """The menu lists boards with the tag, and keeps time range and variables."""
-        (menu,) = BOARDS[name]["links"]
+        _, menu = BOARDS[name]["links"]
         assert (menu["type"], menu["asDropdown"], menu["includeVars"], menu["keepTime"]) == ("dashboards", *[True] * 3)
         assert menu["tags"] == BOARDS[name]["tags"] == ["ab-monitor"]
+
+    def test_a_link_leads_to_the_page_of_ab_monitor_about_the_same(self, name: str) -> None:
+        """Operators set the address of AB Monitor as a hidden variable, or when they generate the boards."""
+        page, _ = BOARDS[name]["links"]
+        path = page["url"].removeprefix("${ab_monitor_url:raw}")
+        assert path.replace("${experiment:percentencode}", "NAME") in HTTP_PATHS
+        board = build_boards("https://monitor.example")[name]
+        (address,) = [choice for choice in board["templating"]["list"] if choice["name"] == "ab_monitor_url"]
+        assert (address["type"], address["hide"]) == ("constant", 2)
+        assert address["query"] == address["current"]["value"] == "https://monitor.example"
 
     def test_links_lead_to_boards_and_set_their_variables(self, name: str) -> None:
         """A link passes the variables that the target board has."""
@@ -133,6 +145,10 @@ class TestBoards:
         ]
         assert links or name == "pipeline.json"
         for link in links:
+            if link["url"].startswith("${ab_monitor_url:raw}/"):
+                path = re.sub(r"\$\{\w+(\.raw)?:percentencode\}", "NAME", link["url"].partition("}")[2])
+                assert path in HTTP_PATHS
+                continue
             address = urlsplit(link["url"])
             target_board = by_uid[address.path.removeprefix("/d/")]
             names = {choice["name"] for choice in target_board["templating"]["list"]}
@@ -187,7 +203,7 @@ class TestExperiment:
     def test_each_variable_depends_on_the_variables_before(self) -> None:
         """The metrics offered are those of the experiment, the decays those of the metric."""
         choices = {choice["name"]: choice for choice in BOARD["templating"]["list"]}
-        assert list(choices) == ["datasource", *SYSTEM, "experiment", "metric", "decay", "kind"]
+        assert list(choices) == ["datasource", *SYSTEM, "experiment", "metric", "decay", "kind", "ab_monitor_url"]
         assert "$experiment" in choices["kind"]["query"]["query"]
         assert "$experiment" in choices["metric"]["query"]["query"]
         assert "$metric" in choices["decay"]["query"]["query"]
@@ -280,7 +296,7 @@ def test_every_panel_has_a_description_and_a_unit(panel: JSON) -> None:
 
 
 def test_descriptions_refer_to_existing_panels() -> None:
-    """Quoted words are panel titles, states, or sections of the runbook."""
+    """Quoted words are titles of panels or links, states, or sections of the runbook."""
     runbook = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
     words = (
         {text for text, _ in decision.VERDICT_STATES.values()}
@@ -298,6 +314,7 @@ def test_descriptions_refer_to_existing_panels() -> None:
             "note",
         }
         | set(re.findall(r"^## ([\w-]+)$", runbook, re.MULTILINE))
+        | {link["title"] for board in BOARDS.values() for link in board["links"]}
     )
     titles = [panel["title"] for board in BOARDS.values() for panel in data_panels(board)]
     for board in BOARDS.values():

@@ -217,7 +217,7 @@ class TestDaysToResolve:
 
     def test_a_harmless_guardrail_is_held_with_the_declared_power(self) -> None:
         """Of simulated harms of 0 at the information for 90 %, nine in ten are held."""
-        information = information_to_hold(0.05, 0.05, 0.9)
+        information = information_to_hold(0.05, 0.05, 0.9, 0.05)
         half_width = HalfNormalMixture.tune(mde_information(0.05), 0.05).half_width(information, 0.05)
         observed = np.random.default_rng(6).normal(0.0, information**-0.5, 20_000)
         assert np.mean(observed + half_width < 0.05) == pytest.approx(0.9, abs=0.01)
