@@ -24,6 +24,7 @@ from monitor.config import (
 from monitor.engine import EventNormalizer, Experiment, IdHasher
 from monitor.export import (
     RecentReading,
+    ReportReader,
     ServiceHealth,
     attention_json,
     rating_scale,
@@ -55,7 +56,16 @@ from monitor.state import (
     read_service_records,
     running_store_server,
 )
-from monitor.web import HttpEndpoints, HttpServer, PageContent, experiment_details, plan_page, prepare_charts
+from monitor.web import (
+    GLOSSARY_PATH,
+    ExperimentPages,
+    HttpEndpoints,
+    HttpServer,
+    PageContent,
+    glossary_page,
+    plan_page,
+    prepare_charts,
+)
 
 GC_THRESHOLD: Final = 400_000
 """New objects between two runs of Python's cyclic garbage collector. A run visits every cached row and frees next to
@@ -297,16 +307,13 @@ def serve_http(
     recent_verdicts = RecentReading(lambda: current_reader().read_verdicts())
     recent_health = RecentReading(read_current_health)
 
-    def show_experiment(name: str, _query: Mapping[str, str]) -> PageContent:
-        reader = current_reader()
-        experiment = reader.read_summary(names=[name]).experiments[name]
-        history = reader.read_verdict_history(experiment)
-        return experiment_details(experiment, recent_health.read(), settings.display, clock(), history)
+    reports = ReportReader(current_reader, settings.display.min_display_students)
+    experiment_pages = ExperimentPages(reports, recent_health.read, clock)
 
     def show_plan(name: str, query: Mapping[str, str]) -> PageContent:
         reader = current_reader()
         experiment = {experiment.name: experiment for experiment in reader.experiments}[name]
-        return plan_page(experiment, reader.read_summary().experiments[name], settings.display, query)
+        return plan_page(experiment, reader.read_summary(names=[name]).experiments[name], settings.display, query)
 
     endpoints = HttpEndpoints(
         read_summary=lambda as_of_ms: current_reader().read_summary(as_of_ms),
@@ -324,7 +331,13 @@ def serve_http(
         display=settings.display,
         clock=clock,
         declarations=declarations,
-        experiment_pages={"": show_experiment, "/plan": show_plan},
+        pages={GLOSSARY_PATH: glossary_page},
+        experiment_pages={
+            "": experiment_pages.page,
+            "/report": experiment_pages.report_file,
+            "/items": experiment_pages.items,
+            "/plan": show_plan,
+        },
         experiment_names=lambda: [experiment.name for experiment in current_reader().experiments],
     )
     server = HttpServer(settings.http, endpoints)

@@ -69,6 +69,7 @@ from monitor.analysis.interim_history import (
     compute_interim_analyses,
     compute_student_splits,
     count_students_until,
+    find_closing_times,
     find_entry_days,
 )
 from monitor.analysis.item_overview import (
@@ -185,6 +186,7 @@ __all__ = [
     "count_students_until",
     "find_analysis_time",
     "find_changes",
+    "find_closing_times",
     "find_entry_days",
     "find_first_entry_day",
     "find_meant_name",

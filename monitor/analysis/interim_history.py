@@ -33,21 +33,31 @@ class StudentSplit:
     sample_ratio: SrmResult
 
 
-def compute_interim_analyses(
-    experiment: ExperimentSettings, stored_students: StoredStudentSums, as_of_ms: int
-) -> tuple[Analysis, ...]:
-    """Return an analysis as of each time at which a day's cohorts closed, and as of `as_of_ms`, ascending.
+def find_closing_times(
+    experiment: ExperimentSettings,
+    stored_students: StoredStudentSums,
+    before_ms: int,
+    max_times: int = MAX_INTERIM_ANALYSES,
+) -> Sequence[int]:
+    """Return the times before `before_ms` at which a day's cohorts closed, ascending; at most `max_times`.
 
-    These are the steps of the experiment's confidence sequences. At most `MAX_INTERIM_ANALYSES` earlier times are used.
+    These are the earlier steps of the experiment's confidence sequences.
     """
     calendar = experiment.calendar
     closing_times = [
         calendar.start_ms(day + experiment.exposure_days) + experiment.closing_ms
-        for day in find_entry_days(stored_students, calendar, as_of_ms)
+        for day in find_entry_days(stored_students, calendar, before_ms)
     ]
-    earlier_times = _thin_out([time_ms for time_ms in closing_times if time_ms < as_of_ms])
+    return _thin_out([time_ms for time_ms in closing_times if time_ms < before_ms], max_times)
+
+
+def compute_interim_analyses(
+    experiment: ExperimentSettings, stored_students: StoredStudentSums, as_of_ms: int
+) -> tuple[Analysis, ...]:
+    """Return an analysis as of each closing time before `as_of_ms`, and as of `as_of_ms`, ascending."""
     analyzer = Analyzer(experiment)
-    return tuple(analyzer.analyze(stored_students, time_ms) for time_ms in (*earlier_times, as_of_ms))
+    times = (*find_closing_times(experiment, stored_students, as_of_ms), as_of_ms)
+    return tuple(analyzer.analyze(stored_students, time_ms) for time_ms in times)
 
 
 def compute_student_splits(
@@ -83,7 +93,7 @@ def count_students_until(stored_students: StoredStudentSums, calendar: DayCalend
     }
 
 
-def _thin_out(times: Sequence[int]) -> Sequence[int]:
-    """Return every n-th time including the last, with the smallest n for at most `MAX_INTERIM_ANALYSES` times."""
-    step = -(-len(times) // MAX_INTERIM_ANALYSES) or 1
+def _thin_out(times: Sequence[int], max_times: int = MAX_INTERIM_ANALYSES) -> Sequence[int]:
+    """Return every n-th time including the last, with the smallest n for at most `max_times` times."""
+    step = -(-len(times) // max_times) or 1
     return times[::-step][::-1]

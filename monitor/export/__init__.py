@@ -85,7 +85,7 @@ from monitor.export.presentation import (
     variant_title,
 )
 from monitor.export.prometheus import METRIC_CATALOGUE, ExperimentsCollector
-from monitor.export.report_data import ReportData, read_report_data
+from monitor.export.report_data import ReportData, ReportReader, read_report_data
 from monitor.export.terminal import (
     VERDICT_EXIT_CODES,
     DataConsole,
@@ -123,6 +123,7 @@ __all__ = [
     "RecentReading",
     "RelativeBounds",
     "ReportData",
+    "ReportReader",
     "ServiceHealth",
     "arrival_rows",
     "attention_json",

@@ -15,6 +15,7 @@ from monitor.analysis import (
     Analyzer,
     DayReading,
     DecayedMean,
+    DecayedMeanSnapshot,
     ExperimentHistory,
     ExperimentSummary,
     ItemCoverage,
@@ -102,6 +103,8 @@ class _EventCounts:
 
     newest_ms: int = 0
     """Newest event time of all partitions and experiments."""
+    newest_counted_ms: int = 0
+    """Newest time of an event of any experiment in the store, also of experiments that this reader leaves out."""
     lost_events: int = 0
     recent_records: int = 0
     """Records in the rejection windows of all partitions, for each `limits.rejection_window` to twice as many."""
@@ -188,6 +191,18 @@ class StoreReader:
             raise UnknownExperiment(f"unknown experiment {setting_text(name)}: the configuration does not declare it")
         return settings
 
+    def select_experiment(self, name: str) -> StoreReader:
+        """Return a reader of one experiment of the same store, with equal results; KeyError for an unknown name.
+
+        The reader starts with the cached time buckets of this reader, and shares the cached coverage of items.
+        """
+        numbers = {name: self.numbers[name]}
+        settings = self._settings.select_experiment(name)
+        reader = StoreReader(self.store, settings, numbers, self._clock, self._declared_set)
+        reader._caches |= self._caches
+        reader._coverage_readers |= {each: self._coverage_readers[each] for each in reader._coverage_readers}
+        return reader
+
     def read_student_sums(self, experiment: str) -> StoredStudentSums:
         """Return the sums over an experiment's students, for verdicts as of any time. Raises `StoreUnavailable`."""
         variants, counts = self._read_variants()
@@ -216,6 +231,41 @@ class StoreReader:
         Raises `UnknownExperiment` and `StoreUnavailable`.
         """
         return list_verdict_history(experiment, self.read_snapshots(experiment.name))
+
+    def read_past_means(
+        self, experiment: str, times_ms: Sequence[int]
+    ) -> dict[int, dict[str, dict[str, DecayedMeanSnapshot]]]:
+        """Return time → variant → decay → mean of the primary metric, from the time buckets, as in a snapshot.
+
+        A mean is that of `read_summary` as of the same time, in a fraction of the time of `read_summary`. Raises
+        `StoreUnavailable`.
+        """
+        if not times_ms:
+            return {}
+        variants, _ = self._read_variants()
+        variants = [variant for variant in variants if variant.experiment.name == experiment]
+        settings, layout = variants[0].experiment, self._layouts[experiment]
+        index = [metric.name for metric in settings.metrics].index(settings.primary)
+        design_effects = {}
+        for variant in variants:
+            sums = ResponseRecord(variant.all_time_sums).metric_sums(layout)[index]
+            estimate = live_metric_statistic(variant.unit_sums, layout, index, "rated").estimate()
+            design_effects[variant.name] = _design_effect(sums.responses, sums.total, sums.squares, estimate.variance)
+        cache, series = BucketCache(self._read_run_ids()), self._bucket_series(variants)
+        means_by_time = {}
+        for at_ms in times_ms:
+            means, cache = BucketReading(self.store, cache, at_ms, past=True).read_means(series)
+            means_by_time[at_ms] = {
+                variant.name: {
+                    decay.name: DecayedMeanSnapshot.of(
+                        means[variant.number, variant.index, decay.name][index], design_effects[variant.name]
+                    )
+                    for decay in settings.decay
+                }
+                for variant in variants
+            }
+        self._check_active_generation()
+        return means_by_time
 
     def read_days(self, experiment: ExperimentSummary, as_of_ms: int | None = None) -> DayReading:
         """Return the sums of an experiment's last days; with `as_of_ms`, of the days up to then.
@@ -280,8 +330,7 @@ class StoreReader:
         means: Mapping[SeriesKey, Sequence[DecayedMean]] | None = None
         while True:
             all_variants, counts = self._read_variants()
-            newest = [each.last_event_ms for each in _with_excluded(all_variants) if each.last_event_ms is not None]
-            at_ms = (max(newest, default=None) or self._clock()) if as_of_ms is None else as_of_ms
+            at_ms = (counts.newest_counted_ms or self._clock()) if as_of_ms is None else as_of_ms
             variants = [variant for variant in all_variants if names is None or variant.experiment.name in names]
             if content != "counts":
                 self._read_cohorts(variants)
@@ -456,6 +505,9 @@ class StoreReader:
             )
         newest_times = {name.decode(): int(ms) for name, ms in times.items() if name[:1].isdigit()}
         counts.newest_ms = max(counts.newest_ms, *newest_times.values(), 0)
+        counts.newest_counted_ms = max(
+            [counts.newest_counted_ms, *(at_ms for name, at_ms in newest_times.items() if name.endswith(":event"))]
+        )
         counts.lost_events += sum(map(int, lost.values()))
         counts.skipped.add(skipped, times, skipped_names, skipped_variants)
         counts.unmatched.update({kind.decode(): int(reactions) for kind, reactions in unmatched.items()})
@@ -571,15 +623,13 @@ class StoreReader:
         for index, (count, undefined, total, square) in enumerate(response_record.metric_sums(layout)):
             metric = variant.experiment.metrics[index]
             all_count = responses if metric.is_ranking else count
-            variance = max(square - total * total / count, 0.0) / (count - 1) if count > 1 else None
-            clustered_variance = live_estimates[index].variance
             metrics[metric.name] = MetricSummary(
                 count=count,
                 undefined=undefined,
                 sum=total,
                 mean=total / count if count else None,
                 mean_over_all=total / all_count if all_count else None,
-                variance=variance,
+                variance=_sample_variance(count, total, square),
                 decayed={}
                 if means is None
                 else {
@@ -587,9 +637,7 @@ class StoreReader:
                     for decay in variant.experiment.decay
                 },
                 capped=variant.capped_values[metric.name] if metric.is_capped else None,
-                design_effect=None
-                if clustered_variance is None or variance is None
-                else design_effect(clustered_variance, variance / count),
+                design_effect=_design_effect(count, total, square, live_estimates[index].variance),
             )
         return VariantSummary(
             responses=responses,
@@ -648,6 +696,19 @@ def _newest_responses_ms(variants: Sequence[_VariantRecords]) -> dict[str, int]:
     for variant in variants:
         newest[variant.experiment.name] = max(newest.get(variant.experiment.name, 0), variant.last_response_ms or 0)
     return newest
+
+
+def _sample_variance(count: int, total: float, square: float) -> float | None:
+    """Return the sample variance from a number of values, their sum, and their sum of squares; None below two."""
+    return max(square - total * total / count, 0.0) / (count - 1) if count > 1 else None
+
+
+def _design_effect(count: int, total: float, square: float, clustered_variance: float | None) -> float | None:
+    """Return the design effect of a mean from its variance with several responses per student; None if undefined."""
+    variance = _sample_variance(count, total, square)
+    return (
+        None if clustered_variance is None or variance is None else design_effect(clustered_variance, variance / count)
+    )
 
 
 def _primary_correlation(variant: _VariantRecords, layout: RecordLayout, metric: MetricSummary) -> float | None:

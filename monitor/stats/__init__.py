@@ -64,6 +64,7 @@ from monitor.stats.planning import (
     resolvable_effects,
     student_variance,
 )
+from monitor.stats.relative_effects import relative_confidence_sequence
 from monitor.stats.segments import SegmentComparison, compare_segments
 from monitor.stats.srm import DayCounts, PhaseCounts, SrmResult, check_srm
 from monitor.stats.stored_sums import (
@@ -182,6 +183,7 @@ __all__ = [
     "plan_shares",
     "pre_period_correlation",
     "predict_day_mean",
+    "relative_confidence_sequence",
     "resolvable_effects",
     "split_alpha",
     "student_variance",

@@ -2,9 +2,9 @@
 
 - `server`, `http_connections`: uvicorn in a background thread, with limits of connections and times
 - `routes`, `pages`: the Starlette application, and what all pages share
-- `list_page`, `experiment_details`, `plan_page`, `service_page`: the content of the pages
-- `chart_specs`: Vega-Lite specifications; the macro `chart` of `templates/charts.html` writes them into a page
-- `experiment_report`, `experiment_charts`: the report on an experiment
+- `list_page`, `experiment_page`, `plan_page`, `service_page`, `glossary`: the content of the pages
+- `experiment_view`, `experiment_report`: what the page and the report of an experiment share; the report file
+- `chart_specs`, `experiment_charts`: Vega-Lite specifications; the macro `chart` of `templates/charts.html` writes them
 - `evaluation_report`: the report on an offline evaluation
 - `access`, `reader`, `share_links`: who may read what
 - `standalone`: scripts and styles inside of a report, which is a single file
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from monitor.web.chart_specs import prepare_charts
 from monitor.web.evaluation_report import evaluation_csv, evaluation_tables, render_evaluation_report
-from monitor.web.experiment_details import experiment_details
+from monitor.web.experiment_page import GLOSSARY_PATH, ExperimentPages, glossary_page
 from monitor.web.experiment_report import render_experiment_report
 from monitor.web.pages import PageContent
 from monitor.web.plan_page import plan_page
@@ -25,15 +25,17 @@ from monitor.web.share_links import DEFAULT_SHARE_DAYS, MAX_SHARE_DAYS, ShareLin
 
 __all__ = [
     "DEFAULT_SHARE_DAYS",
+    "GLOSSARY_PATH",
     "HTTP_PATHS",
     "MAX_SHARE_DAYS",
+    "ExperimentPages",
     "HttpEndpoints",
     "HttpServer",
     "PageContent",
     "ShareLink",
     "evaluation_csv",
     "evaluation_tables",
-    "experiment_details",
+    "glossary_page",
     "plan_page",
     "prepare_charts",
     "render_evaluation_report",

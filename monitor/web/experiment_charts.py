@@ -8,7 +8,7 @@ from typing import Any, Final
 from monitor.analysis import Analysis, DecayedMeanSnapshot
 from monitor.clock import HOUR_MS
 from monitor.config import is_proportion
-from monitor.export import GUARDRAIL_STATES, ReportData, decay_label, format_optional_difference
+from monitor.export import GUARDRAIL_STATES, ReportData, decay_label, format_optional_difference, list_day_marks
 from monitor.stats import (
     GuardrailResult,
     GuardrailState,
@@ -88,12 +88,20 @@ def effect_chart(report: ReportData, treatment: str, verdict: Verdict) -> ChartS
         f"effect of {texts.variant_label(treatment)} on {metric_label(report.settings.primary, texts)} over time",
         [Line("effect per student", points), live_effect_line(report, treatment)],
         reference_lines=reference_lines,
-        events=_share_changes(report),
+        events=_event_marks(report),
         unit=_difference_unit(report, report.settings.primary),
         signed=True,
         value_title="effect",
         zone=report.settings.day_zone,
     )
+
+
+def _event_marks(report: ReportData) -> list[EventMark]:
+    """Return the changes and unusual days; without a log of the days, the changes of the intended shares."""
+    if report.day_log is not None:
+        marks = list_day_marks(report.day_log, report.summary, report.min_students)
+        return [EventMark(mark.time_ms, mark.label) for mark in marks]
+    return _share_changes(report)
 
 
 def _share_changes(report: ReportData) -> list[EventMark]:
@@ -166,7 +174,7 @@ def guardrail_chart(report: ReportData, treatment: str, guardrail_index: int) ->
         f"harm of {texts.variant_label(treatment)} on {metric_label(guardrail.name, texts)} over time",
         [Line("harm", points, _HARM_COLOR)],
         reference_lines=reference_lines,
-        events=_share_changes(report),
+        events=_event_marks(report),
         unit=_difference_unit(report, guardrail.name),
         signed=True,
         value_title="harm",
@@ -208,7 +216,7 @@ def student_share_chart(report: ReportData, treatment: str) -> ChartSpec | None:
     return time_chart_spec(
         f"share of students in {report.settings.texts.variant_label(treatment)} over time",
         lines,
-        events=_share_changes(report),
+        events=_event_marks(report),
         unit="%",
         value_title="share",
         zone=report.settings.day_zone,

@@ -26,7 +26,7 @@ _CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
-_NAVIGATION: Final = (("/", "Experiments"), ("/service", "Service"))
+_NAVIGATION: Final = (("/", "Experiments"), ("/service", "Service"), ("/glossary", "Glossary"))
 """(address, title) of the pages in the header."""
 _TIME_TEXT: Final = re.compile(r"\b\d{1,2} [A-Z][a-z]{2} \d{4}, \d\d:\d\d UTC")
 
@@ -39,6 +39,8 @@ class PageContent:
     """Name of a template in `templates/` that extends `base.html`."""
     values: Mapping[str, Any] = field(default_factory=dict)
     status: int = 200
+    file_name: str | None = None
+    """The name under which a browser stores the page instead of showing it; None for pages that are shown."""
     experiment: str = ""
     """Name of the experiment that the page is about; `HttpEndpoints` sets it."""
 
@@ -118,11 +120,11 @@ def render_page(content: PageContent, header: Mapping[str, Any], path: str = "/"
 
 def page_response(request: Request, content: PageContent, header: Mapping[str, Any]) -> Response:
     """Return the response to a request of a page, with a Content-Security-Policy; `header`: see `page_header`."""
+    headers = {"Content-Security-Policy": _CONTENT_SECURITY_POLICY}
+    if content.file_name is not None:
+        headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(content.file_name, safe='')}"
     return Response(
-        render_page(content, header, request.url.path, request_reader(request)),
-        content.status,
-        {"Content-Security-Policy": _CONTENT_SECURITY_POLICY},
-        "text/html",
+        render_page(content, header, request.url.path, request_reader(request)), content.status, headers, "text/html"
     )
 
 

@@ -63,6 +63,9 @@ _RETRY_AFTER_S: Final = 10
 HTTP_PATHS: Final = (
     "/",
     "/experiments/NAME",
+    "/experiments/NAME/report",
+    "/experiments/NAME/items",
+    "/glossary",
     "/experiments/NAME/plan",
     "/service",
     "/metrics",
@@ -92,11 +95,10 @@ class HttpEndpoints:
     """The routes of the application and their endpoints.
 
     `read_summary`, `read_verdicts`, `read_counts`, `read_history` and `read_items` may block, and may raise
-    `DependencyUnavailable`. `read_verdicts` and `read_counts` return parts of a recent summary; without them, pages
-    use whole summaries. `read_items` takes the path after `/api/experiments/` and the query. It raises `UsageError` for
-    a wrong query and KeyError for an unknown experiment. `read_days` returns the days of an experiment up to a time as
-    JSON; without it, there is no such path. `read_days` and `read_history` raise `UnknownExperiment` if the experiment
-    was removed after the summary.
+    `DependencyUnavailable`. `read_verdicts` returns recent verdicts, see the methods of `StoreReader`. `read_items`
+    takes the path after `/api/experiments/` and the query. It raises `UsageError` for a wrong query and KeyError for an
+    unknown experiment. `read_days` returns the days of an experiment up to a time as JSON; without it, there is no such
+    path. `read_days` and `read_history` raise `UnknownExperiment` if the experiment was removed after the summary.
     `read_health` returns a recent health of the service. It and `read_starts` may raise `DependencyUnavailable`.
     `reload_configuration` may block. `readiness_problems` returns the reasons why the process is not ready,
     `data_problems` sentences about events that do not count; neither blocks. Without `declarations`, there are no paths

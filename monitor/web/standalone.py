@@ -19,21 +19,21 @@ def standalone_context() -> dict[str, Any]:
     `inline_policy(styles)` is the Content-Security-Policy that allows only this script and the style element `styles`.
     """
     return {
-        "chart_script": _static_text("charts.js"),
-        "chart_styles": _static_text("charts.css"),
+        "chart_script": static_text("charts.js"),
+        "chart_styles": static_text("charts.css"),
         "inline_policy": _inline_policy,
     }
 
 
 @cache
-def _static_text(name: str) -> Markup:
+def static_text(name: str) -> Markup:
     """Return one of our own files as text that is not escaped."""
     return Markup((_STATIC_FOLDER / name).read_text(encoding="utf-8"))  # noqa: S704
 
 
 def _inline_policy(styles: str) -> str:
     return (
-        f"default-src 'none'; script-src {_hash_source(_static_text('charts.js'))}; style-src {_hash_source(styles)}; "
+        f"default-src 'none'; script-src {_hash_source(static_text('charts.js'))}; style-src {_hash_source(styles)}; "
         "base-uri 'none'; form-action 'none'"
     )
 

@@ -46,6 +46,8 @@ def _server(**settings: Any) -> Iterator[HttpServer]:
     """Yield a server whose pages of experiments have only its name. It trusts 127.0.0.1 and has no store."""
     endpoints = HttpEndpoints(
         read_summary=_no_store,
+        read_verdicts=lambda: _no_store(None),
+        read_counts=lambda: _no_store(None),
         read_history=lambda _experiment: {},
         read_items=lambda path, _query: {"path": path},
         read_health=lambda: ServiceHealth(0, "", ""),

@@ -23,6 +23,8 @@ def port() -> Iterator[int]:
     """Yield the port of a server with an experiment and the address of a Grafana."""
     endpoints = HttpEndpoints(
         read_summary=lambda _as_of_ms: StoreSummary(0, {}),
+        read_verdicts=lambda: StoreSummary(0, {}),
+        read_counts=lambda: StoreSummary(0, {}),
         read_history=lambda _experiment: {},
         read_items=lambda _path, _query: {},
         read_health=lambda: ServiceHealth(0, "", ""),

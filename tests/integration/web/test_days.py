@@ -63,6 +63,8 @@ def port(bench: StoreBench) -> Iterator[int]:
 
     endpoints = HttpEndpoints(
         read_summary=read_summary,
+        read_verdicts=reader.read_verdicts,
+        read_counts=reader.read_counts,
         read_history=reader.read_verdict_history,
         read_items=lambda path, _query: {"path": path},
         read_days=lambda experiment, as_of_ms: read_days_json(reader, experiment, as_of_ms),

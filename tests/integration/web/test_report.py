@@ -15,7 +15,7 @@ from monitor.analysis.snapshots import take_snapshot
 from monitor.clock import HOUR_MS
 from monitor.config import DecaySpec
 from monitor.events import Feedback, Response
-from monitor.export.report_data import read_report_data
+from monitor.export.report_data import ReportReader, read_report_data
 from monitor.state import SnapshotLog, StoreReader
 from monitor.web.experiment_report import render_experiment_report
 from tests.servers.browser import ColorScheme, browser_page
@@ -186,6 +186,50 @@ class TestReportData:
         assert expected > 1
         assert design_effect == pytest.approx(expected, rel=1e-6)
 
+    def test_a_past_report_has_the_effect_of_that_step(self, redis_server: RedisServer) -> None:
+        """Charts end at that time, and the guardrails are those of that time."""
+        bench = StoreBench(redis_server, DECISION_EXPERIMENT)
+        bench.apply([student_traffic()])
+        take_snapshots(bench, HOUR_OF_DAY_9, HOUR_OF_DAY_9 + 5)
+        present = read_report_data(bench.reader, DECISION_EXPERIMENT)
+        step = present.interim_analyses[-3]
+        past = read_report_data(bench.reader, DECISION_EXPERIMENT, as_of_ms=step.as_of_ms)
+        assert past.latest_analysis.verdicts["treatment"].primary == step.verdicts["treatment"].primary
+        assert past.latest_analysis.verdicts["treatment"].guardrails == step.verdicts["treatment"].guardrails
+        assert [analysis.as_of_ms for analysis in past.interim_analyses] == [
+            analysis.as_of_ms for analysis in present.interim_analyses[:-2]
+        ]
+        times = [means.at_ms for means in past.decayed_means] + [split.as_of_ms for split in past.daily_splits]
+        assert max(times) <= step.as_of_ms
+        assert past.is_past
+
+    def test_past_results_are_computed_again_after_ten_minutes(self, redis_server: RedisServer) -> None:
+        """Late events may have changed them; the present is always new."""
+        bench = StoreBench(redis_server, DECISION_EXPERIMENT)
+        bench.apply([student_traffic()])
+        now_s = 0.0
+        reports = ReportReader(lambda: bench.reader, 1, lambda: now_s)
+        first = reports.read("ranker")
+        for seconds, is_same in ((599.0, True), (601.0, False)):
+            now_s = seconds
+            report = reports.read("ranker")
+            assert (report.interim_analyses[0] is first.interim_analyses[0]) == is_same
+            assert report.interim_analyses[0] == first.interim_analyses[0]
+            assert report.latest_analysis is not first.latest_analysis
+        with pytest.raises(KeyError):
+            reports.read("nothing")
+
+    def test_the_reader_of_one_experiment_has_equal_results(self, redis_server: RedisServer) -> None:
+        """Also the time of the newest event, which another experiment may have."""
+        bench = StoreBench(redis_server, DECISION_EXPERIMENT)
+        bench.apply([student_traffic()])
+        other = replace(DECISION_EXPERIMENT, name="other")
+        settings = replace(bench.settings, experiments=(DECISION_EXPERIMENT, other))
+        reader = StoreReader(bench.store, settings, {**bench.metadata.numbers, "other": 99}, lambda: 0)
+        whole, selected = reader.read_summary(), reader.select_experiment("other").read_summary()
+        assert selected.as_of_ms == whole.as_of_ms > 0
+        assert selected.experiments == {"other": whole.experiments["other"]}
+
     def test_an_empty_store_has_a_report(self, redis_server: RedisServer) -> None:
         """The page states that there are no data."""
         bench = StoreBench(redis_server, DECISION_EXPERIMENT)
@@ -206,7 +250,7 @@ class TestReportData:
         bench = StoreBench(redis_server, DECISION_EXPERIMENT)
         bench.apply([list(_ordered())])
         page = Page(render_experiment_report(read_report_data(bench.reader, DECISION_EXPERIMENT)))
-        assert "Stop: dcg@5 fell by " in page.text
+        assert "dcg@5 is worse with treatment: −" in page.text
         assert "Metrics disagree. ndcg@3 and dcg@5 disagree: ndcg@3 is higher (+" in page.text
         assert "dcg@5 is lower (−" in page.text
         assert "Use dcg@5." in page.text
@@ -245,11 +289,11 @@ class TestReportCommand:
     """`ab-monitor report`."""
 
     def test_the_report_has_the_sentences_of_the_verdict_command(self, page: Path) -> None:
-        """The sentence, the reasons and the notes."""
+        """What is known and what happens next, the reasons and the notes."""
         verdict_output = ab_monitor("verdict", "ranker-v2", "--config", page.parent / "config.toml").stdout
         page_text = Page(page.read_text(encoding="utf-8")).text
         lines = [line.strip() for line in verdict_output.splitlines()]
-        prefixes = ("treatment – ", "Reason: ", "Note: ")
+        prefixes = ("Known: ", "Next: ", "Reason: ", "Note: ")
         sentences = [line.removeprefix(prefix) for line in lines for prefix in prefixes if line.startswith(prefix)]
         assert len(sentences) >= 2
         assert all(sentence in page_text for sentence in sentences)
@@ -290,6 +334,8 @@ class TestBrowser:
             figures = browser.locator("figure.chart")
             assert figures.count() == 7
             assert browser.locator("figure.drawn").count() < 7
+            for details in browser.locator("summary").all():
+                details.click()
             for figure in figures.all():
                 figure.scroll_into_view_if_needed()
                 expect(figure.locator("svg")).to_be_visible()

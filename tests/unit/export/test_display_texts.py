@@ -179,7 +179,7 @@ def test_pages_show_labels_as_text_with_the_name_of_a_variant_as_tooltip() -> No
     assert "<small>What students answer.</small>" in html
     assert "3.0000 stars" in html
     summary = _summary(replace(LABELED, texts=texts))
-    assert "<b>New &lt;b&gt;ranker (treatment)</b>" in render_list(StoreSummary(0, {"ranker": summary}))
+    assert ">New &lt;b&gt;ranker (treatment)</span>" in render_list(StoreSummary(0, {"ranker": summary}))
 
 
 def test_settings_and_json_have_owner_hypothesis_link_and_texts() -> None:

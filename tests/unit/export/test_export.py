@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
 from monitor.analysis import StatePeriod, TriageEntry, UndeclaredExperiment
+from monitor.analysis.snapshots import ExperimentSnapshot, TreatmentSnapshot
 from monitor.analysis.summary import (
     DecayedMean,
     ExperimentSummary,
@@ -487,8 +488,15 @@ class TestVerdicts:
             StatePeriod("ship", 2 * HOUR_MS, None, (0.2, 0.1, 0.3)),
         )
         history = {"treatment": periods}
-        page = re.sub("</?time.*?>", "", render_experiment(summary, history=history))
-        assert "Ship since 1 Jan 1970, 02:00 UTC; Ship first on 1 Jan 1970, 00:00 UTC, withdrawn on" in page
+        states: tuple[VerdictState, ...] = "ship", "continue", "ship"
+        effect = 0.2, 0.1, 0.3
+        snapshots = {
+            hour: ExperimentSnapshot("dcg@5", 0, {}, {"treatment": TreatmentSnapshot(state, effect, effect)})
+            for hour, state in enumerate(states)
+        }
+        page = re.sub("</?time.*?>", "", render_experiment(summary, snapshots=snapshots))
+        rows = re.findall(r'<th scope="row">1 Jan 1970, (0[0-2]):00 UTC</th><td>([A-Za-z ]+)</td>', page)
+        assert rows == [("02", "Ship"), ("01", "Keep running"), ("00", "Ship")]
         assert re.search(
             r"too large on average: \+0\.20 at the first Ship; shrunken towards 0, it is now \+0\.\d+\.", page
         )
@@ -764,6 +772,5 @@ class TestAttention:
         (line,) = [line for line in lines if line.startswith("abmonitor_attention_priority")]
         assert float(line.split()[-1]) == 0.039
         page = render_experiment(summary)
-        assert '<th scope="row">&lt;algebra&gt;</th><td>6</td><td><b>5.0\u202f%</b>' in page
-        assert "n = 1\u202f200</small></td><td>0.0390</td>" in page
-        assert "Needs review" not in render_experiment(SUMMARY)
+        assert '<th scope="row">&lt;algebra&gt;</th><td>6</td><td>5.0\u202f%</td><td>1\u202f200</td>' in page
+        assert "Categories that need review" not in render_experiment(SUMMARY)

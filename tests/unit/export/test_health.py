@@ -125,7 +125,7 @@ def test_an_experiment_without_events_does_not_promise_any_while_events_are_reje
     }
     summary = replace(SUMMARY, experiments={"ranker-v2": replace(SUMMARY.experiments["ranker-v2"], variants=empty)})
     health = replace(_HEALTHY, data_problems=(_PROBLEM,))
-    for shown, words in ((health, "No event has counted yet"), (_HEALTHY, "No events yet")):
+    for shown, words in ((health, "No event has counted yet"), (_HEALTHY, "Results appear here as soon as")):
         assert words in render_experiment(summary, shown, NOW)
 
 

@@ -24,7 +24,7 @@ from monitor.analysis.snapshots import (
 from monitor.analysis.summary import DecayedMean, ExperimentSummary, MetricSummary, VariantSummary
 from monitor.config import AllocationSettings, ExperimentChange, ExperimentSettings, MetricSpec
 from monitor.export import format_optional_mean
-from monitor.export.presentation import QUALITY_HEADING, STATE_TITLES, format_time
+from monitor.export.presentation import STATE_TITLES, format_time
 from monitor.export.report_data import DecayedMeans, ReportData
 from monitor.stats import (
     BackfillProgress,
@@ -41,7 +41,8 @@ from monitor.stats import (
 )
 from monitor.web.chart_specs import Point
 from monitor.web.experiment_charts import decayed_mean_point, effect_chart
-from monitor.web.experiment_report import describe_disagreements, render_experiment_report
+from monitor.web.experiment_report import render_experiment_report
+from monitor.web.experiment_view import describe_disagreements
 from tests.support.student_groups import (
     FIRST_DAY,
     SENSITIVE_EXPERIMENT,
@@ -57,6 +58,7 @@ from tests.support.units import analyze
 
 HOUR = FIRST_DAY * 24
 VOID = {"meta", "br", "img", "input", "link", "hr"}
+INLINE = {"a", "b", "time", "code"}
 
 
 class Page(HTMLParser):
@@ -73,6 +75,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.attributes += [(tag, name, value or "") for name, value in attrs]
+        self.texts += [] if tag in INLINE else [" "]
         if tag not in VOID:
             self.open.append(tag)
 
@@ -80,6 +83,7 @@ class Page(HTMLParser):
         self.attributes += [(tag, name, value or "") for name, value in attrs]
 
     def handle_endtag(self, tag: str) -> None:
+        self.texts += [] if tag in INLINE else [" "]
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
@@ -91,7 +95,7 @@ class Page(HTMLParser):
     @property
     def text(self) -> str:
         """The displayed text, with whitespace collapsed."""
-        return re.sub(r"\s+", " ", " ".join(self.texts))
+        return re.sub(r"\s+", " ", "".join(self.texts))
 
     def plots(self) -> list[str]:
         """Return the titles of the charts."""
@@ -107,7 +111,7 @@ def _line_values(chart: dict[str, Any], label: str) -> list[float | None]:
     return [row["v"] for row in chart["datasets"]["rows"] if row["s"] == label]
 
 
-def _variant(students: int) -> VariantSummary:
+def _variant(students: int, experiment: ExperimentSettings) -> VariantSummary:
     metrics = {
         metric.name: MetricSummary(
             count=2 * students,
@@ -116,10 +120,10 @@ def _variant(students: int) -> VariantSummary:
             mean=2.0,
             mean_over_all=1.0,
             variance=1.0,
-            decayed={decay.name: DecayedMean(2.0, 50.0, 1.0, 90.0, 0.1) for decay in SENSITIVE_EXPERIMENT.decay},
+            decayed={decay.name: DecayedMean(2.0, 50.0, 1.0, 90.0, 0.1) for decay in experiment.decay},
             design_effect=2.0,
         )
-        for metric in SENSITIVE_EXPERIMENT.metrics
+        for metric in experiment.metrics
     }
     return VariantSummary(4 * students, 2 * students, students, 1, {}, {}, 7, 9, metrics)
 
@@ -137,7 +141,7 @@ def report_data(
     student_sums = sum_students(experiment, students)
     analysis = analyze(experiment, student_sums, at_ms)
     variants = {
-        name: _variant(len([student for student in students if student.variant == name]))
+        name: _variant(len([student for student in students if student.variant == name]), experiment)
         for name in experiment.variants
     }
     return ReportData(
@@ -182,7 +186,9 @@ class TestPage:
     def test_the_report_is_self_contained(self) -> None:
         """No links and no requests: the Content-Security-Policy allows the script and the styles of the file alone."""
         page = Page(render_experiment_report(SHIPPED))
-        assert not [attribute for attribute in page.attributes if attribute[1] in {"href", "src", "srcset", "action"}]
+        addresses = [value for _, name, value in page.attributes if name in {"href", "src", "srcset", "action"}]
+        anchors = {value for _, name, value in page.attributes if name == "id"}
+        assert all(address.startswith("#") and address[1:] in anchors for address in addresses)
         assert "http" not in page.text
         (policy,) = [value for tag, name, value in page.attributes if tag == "meta" and "default-src" in value]
         assert re.fullmatch(
@@ -198,18 +204,20 @@ class TestPage:
             "effect of treatment on dcg@5 over time",
             "harm of treatment on guardrails, compared with the allowed harm",
             "harm of treatment on share of rated responses over time",
-            "share of students in treatment over time",
             "students over time, by variant",
+            "share of students in treatment over time",
             "mean dcg@5, last hours (1 h half-life), by variant",
             "mean dcg@5, last days (24 h half-life), by variant",
             "mean dcg@5, last 10 days (weight 1/(1 + age in days)), by variant",
         ]
         for heading in (
-            "Verdict on treatment",
+            "Ship – verdict on treatment",
             "Reasons",
-            "All metrics",
+            "Effect over time",
+            "Metrics",
             "Guardrails",
-            "Method and definitions",
+            "Recent means",
+            "Definitions and criteria",
             "Limits of a verdict",
         ):
             assert heading in page.text
@@ -241,20 +249,27 @@ class TestVerdict:
         verdict = SHIPPED.latest_analysis.verdicts["treatment"]
         primary, bounds = verdict.primary, verdict.relative_bounds
         text = Page(render_experiment_report(SHIPPED)).text
-        effect, lower, upper = primary.difference.effect, primary.lower, primary.upper
-        interval = f"95 % confidence sequence {lower:.2f} to {upper:.2f}"
-        assert f"Ship: dcg@5 improved by {effect:.2f} ({interval}); no guardrail failed." in text
-        means = f"{primary.treatment.mean:.4f} with treatment, {primary.control.mean:.4f} with control"
-        changes = [f"+{100 * (change or 0):.1f} %" for change in (primary.difference.relative_effect, *bounds)]
-        relative = f"({changes[0]}, interval {changes[1]} to {changes[2]})"
-        assert f"Mean dcg@5 per student: {means} {relative}. The true difference is in the interval with 95 %" in text
+        change, lower, upper = [
+            f"+{100 * (value or 0):.1f} %" for value in (primary.difference.relative_effect, *bounds)
+        ]
+        assert f"{change} ({lower} to {upper}) dcg@5 of treatment against control, 400 + 400 students" in text
+        assert f"Known dcg@5 is better with treatment: {change} ({lower} to {upper}), 95 % confidence" in text
+        assert "Blocks Nothing. Next Roll out treatment" in text
+        means = f"{primary.control.mean:.4f} {primary.treatment.mean:.4f}"
+        effects = [f"+{value or 0:.2f}" for value in (primary.difference.effect, primary.lower, primary.upper)]
+        cells = f"{change} {effects[0]} {lower} to {upper} {effects[1]} to {effects[2]}"
+        assert f"dcg@5 {cells} decides: better {means} 400 + 400" in text
 
     def test_no_sentence_is_on_the_page_twice(self) -> None:
         """The verdict, the reasons and the explanations of charts differ."""
-        text = re.sub(r"<style>.*?</style>|<dt>.*", " ", render_experiment_report(SHIPPED), flags=re.DOTALL)
+        text = re.sub(
+            r"<style>.*?</style>|<script.*?</script>|<section id=.definition.*",
+            " ",
+            render_experiment_report(SHIPPED),
+            flags=re.DOTALL,
+        )
         sentences = re.findall(r">\s*([A-Z][^<>]{40,}\.)\s*<", text)
-        bands = [sentence for sentence in sentences if sentence.startswith("Bands: ")]
-        assert len(bands) == 2
+        assert len([sentence for sentence in sentences if "the bands hold at all times" in sentence]) == 2
         assert len(set(sentences)) == len(sentences)
 
     @pytest.mark.parametrize(
@@ -263,26 +278,31 @@ class TestVerdict:
             (
                 [*make_students("control", 2.0, 800), *make_students("treatment", 1.5, 800, seed=2)],
                 14.0,
-                "Stop: dcg@5 fell by",
+                "Stop bad dcg@5 is worse with treatment: −",
             ),
-            (STUDENTS_WITH_EFFECT, 5.0, "Too early to decide: so far, dcg@5 changed by"),
+            (STUDENTS_WITH_EFFECT, 5.0, "Too early to decide open"),
             (
                 [*make_students("control", 2.0, 800), *make_students("treatment", 2.5, 400, seed=2)],
                 14.0,
-                "Invalid: the variants cannot be compared",
+                "Invalid bad The variants cannot be compared, so no effect is known.",
             ),
             (
                 [*make_students("control", 2.0, 800), *make_students("treatment", 2.0, 800, seed=2)],
                 14.0,
-                "No relevant gain: dcg@5 changed by",
+                "No relevant gain open dcg@5 may be better or worse with treatment",
             ),
         ],
     )
-    def test_the_headline_begins_with_the_state_and_the_effect(
+    def test_the_headline_begins_with_the_state_and_what_is_known(
         self, students: list[StudentGroup], days: float, headline: str
     ) -> None:
-        """The headline is a sentence; its first words depend on the state."""
-        assert f'<p class="say">{headline}' in render_experiment_report(report_data(students, time_after_days(days)))
+        """The state and its colour; then the effect, unless the variants cannot be compared."""
+        html = render_experiment_report(report_data(students, time_after_days(days)))
+        match = re.search(
+            r'<section class="verdict (\w+)".*?<h2>(.*?)<span.*?<dt>Known</dt><dd>(.*?)</dd>', html, re.DOTALL
+        )
+        assert match is not None
+        assert f"{match[2]} {match[1]} {match[3]}".startswith(headline)
 
     def test_before_the_first_student_there_is_no_chart(self) -> None:
         """A sentence states that there are no students."""
@@ -309,7 +329,7 @@ class TestVerdict:
         """At the top of the page."""
         first_day = format_time(time_after_days(0)).partition(",")[0]
         assert (
-            f"Newest event: {format_time(time_after_days(14))}. 800 students and 3 200 responses since {first_day}."
+            f"Since Thu {first_day}. 800 students, 3 200 responses. Newest event: {format_time(time_after_days(14))}."
             in Page(render_experiment_report(SHIPPED)).text
         )
 
@@ -318,14 +338,14 @@ class TestVerdict:
         experiment = replace(SENSITIVE_EXPERIMENT, day_zone="America/New_York")
         page = Page(render_experiment_report(report_data(STUDENTS_WITH_EFFECT, time_after_days(14), experiment)))
         first_day = format_time(time_after_days(0)).partition(",")[0]
-        assert f"responses since {first_day} (America/New_York)." in page.text
+        assert f"Since Thu {first_day} (America/New_York)." in page.text
         assert "days (America/New_York) since the first response" in page.text
 
     def test_before_the_first_window_ends_there_is_no_effect(self) -> None:
         """Students are counted already."""
         page = Page(render_experiment_report(report_data(STUDENTS_WITH_EFFECT, time_after_days(3))))
-        assert "No effect on dcg@5 is known yet" in page.text
-        assert page.plots()[0] == "share of students in treatment over time"
+        assert "The effect of treatment on dcg@5 is not known yet." in page.text
+        assert page.plots()[0] == "students over time, by variant"
 
     def test_without_variance_there_is_no_interval(self) -> None:
         """The page neither asks for more students nor calls the interval narrow."""
@@ -334,8 +354,8 @@ class TestVerdict:
             for variant, value in (("control", 2.0), ("treatment", 2.5))
         ]
         text = Page(render_experiment_report(report_data(students, time_after_days(14), min_students=0))).text
-        assert "All students have the same value, so there is no interval." in text
-        assert "would show: not known yet." in text
+        assert "The effect of treatment on dcg@5 is not known yet." in text
+        assert "dcg@5 +25.0 % +0.50 – – decides: not known yet" in text
         assert "narrow enough" not in text
 
     def test_effects_over_few_students_are_hidden(self) -> None:
@@ -346,7 +366,8 @@ class TestVerdict:
                 report_data(STUDENTS_WITH_EFFECT, time_after_days(14), snapshots=snapshots, min_students=401)
             )
         )
-        assert "No effect on dcg@5 is known yet" in page.text
+        assert "The effect of treatment on dcg@5 is hidden, because a variant has few students." in page.text
+        assert "dcg@5 – – – – decides: too few students – – 400 + 400" in page.text
         primary = SHIPPED.latest_analysis.verdicts["treatment"].primary
         assert format_optional_mean("dcg@5", primary.control.mean) not in page.text
         assert "confidence sequence 0" not in page.text
@@ -368,9 +389,10 @@ class TestVerdict:
             *make_students("other", 1.5, 400, seed=3),
         ]
         text = render_experiment_report(report_data(students, time_after_days(14), experiment))
-        assert text.count("97.5 % confidence sequence") == 2
-        assert '<p class="say">Ship: dcg@5 improved' in text
-        assert '<p class="say">Stop: dcg@5 fell' in text
+        assert text.count(", 97.5 % confidence, however often you look") == 2
+        assert text.count("</a> at 97.5 %.") == 2
+        assert "<h2>Ship<" in text
+        assert "<h2>Stop<" in text
 
 
 class TestDisagreement:
@@ -465,7 +487,7 @@ class TestHistory:
             )
         )
         assert "No history is stored" in page.text
-        assert "Verdict history" not in page.text
+        assert "No verdict is recorded yet." in page.text
         assert len(page.plots()) == 8
 
     def test_changes_of_the_verdict_state_are_listed_with_times(self) -> None:
@@ -483,12 +505,12 @@ class TestHistory:
             )
         )
         assert "No history is stored" not in page.text
-        history = page.text[page.text.index("Verdict history") :]
+        history = page.text[page.text.index("Verdicts on treatment") :]
         changes = re.findall(r"(\d+ \w+ \d{4}, \d\d:00 UTC) (\D+) [+]", history)
         titles = [STATE_TITLES[state] for state in states]
         listed = [(format_time(3_600_000 * (HOUR + 30 * index)), titles[index]) for index in (0, 2, 3, 5)]
         # The present state differs from that of the last snapshot, so it is listed, too.
-        assert changes == [*listed, (format_time(time_after_days(14)), STATE_TITLES["ship"])]
+        assert changes == [*listed, (format_time(time_after_days(14)), STATE_TITLES["ship"])][::-1]
         assert history.count("+0.2500 −0.1250 +0.6250") == 4
 
     def test_counts_over_time_are_drawn_from_snapshots(self) -> None:
@@ -540,8 +562,8 @@ class TestHistory:
     def test_bands_of_decayed_means_cover_the_whole_chart(self) -> None:
         """13 half-lives of a day, 312 of an hour. Without a half-life or a standard error there is no band."""
         page = render_experiment_report(SHIPPED)
-        assert "Bands: 3.51 standard errors" in page
-        assert "Bands: 4.38 standard errors" in page
+        assert "chart together (3.51 standard errors)" in page
+        assert "chart together (4.38 standard errors)" in page
         assert "No bands are known for this kind of mean" in page
         means_without_errors = [
             replace(means, means={"24h": {"control": DecayedMeanSnapshot(2.0, None, 50.0)}})
@@ -576,15 +598,15 @@ class TestStudentSplit:
         intended = [value for value, _ in groupby(_line_values(chart, "intended"))]
         assert intended == [50, None, 75]
         assert [event["e"] for event in chart["datasets"]["events"]] == ["share change"]
-        assert "phase 1" in page.text
-        assert "phase 2" in page.text
-        assert "Yes: no sample ratio mismatch is detected" in page.text
+        assert "1 control 50.0 % 50.0 % 400" in page.text
+        assert "2 treatment 75.0 % 75.0 % 400" in page.text
+        assert "Split as intended." in page.text
 
     def test_a_sample_ratio_mismatch_is_reported(self) -> None:
         """With the consequences."""
         students = [*make_students("control", 2.0, 800), *make_students("treatment", 2.5, 400, seed=2)]
         assert (
-            "No: sample ratio mismatch (p = "
+            "Wrong split. The variants do not have as many students as intended. Do not use the effects"
             in Page(render_experiment_report(report_data(students, time_after_days(14)))).text
         )
 
@@ -602,23 +624,23 @@ class TestSubgroups:
         assert {"effect of treatment by category", "effect of treatment by days since first exposure"} <= {
             *page.plots()
         }
-        assert "Effect by category" in page.text
-        assert "Does the effect last?" in page.text
-        assert re.search(r"fractions 1\.\d+ 2\.\d+ \+0\.\d+ \+0\.\d+ \+\d\.\d+ 300 \+ 300", page.text)
-        assert "other – – – – – 0 + 0" in page.text
+        assert "treatment, by category of a student's first question" in page.text
+        assert "does the effect last?" in page.text
+        assert re.search(r"fractions shown to differ \+0\.\d+ \+0\.\d+ to \+\d\.\d+ 300 \+ 300", page.text)
+        assert "other too few students for an interval 0 + 0" in page.text
 
     def test_an_experiment_without_subgroups_has_no_subgroup_section(self) -> None:
         """Not even the headings."""
         text = Page(render_experiment_report(SHIPPED)).text
-        assert "Effect by category" not in text
-        assert "Does the effect last?" not in text
+        assert "For whom" not in text
+        assert "does the effect last?" not in text
 
     def test_subgroups_of_few_students_are_hidden(self) -> None:
         """Neither table nor chart contain the effect."""
-        page = render_experiment_report(
-            report_data(STUDENTS_WITH_SEGMENT_EFFECT, time_after_days(14), SUBGROUP_EXPERIMENT, min_students=301)
-        )
-        assert 'effect of treatment by category"' not in page
+        report = report_data(STUDENTS_WITH_SEGMENT_EFFECT, time_after_days(14), SUBGROUP_EXPERIMENT, min_students=301)
+        page = Page(render_experiment_report(report))
+        assert "effect of treatment by category" not in page.plots()
+        assert re.search(r"fractions( shown to differ)? too few students for an interval 300 \+ 300", page.text)
 
 
 class TestAdjustment:
@@ -664,10 +686,13 @@ class TestDefinitions:
         assert "wrong way round" not in text
 
 
+_QUALITY_TITLE = "Events that do not count, or only in part"
+
+
 def test_events_that_do_not_count_are_in_a_table_by_variant() -> None:
     """The same rows as on the page; without such events there is no table."""
     report = report_data(STUDENTS_WITH_EFFECT, time_after_days(30))
-    assert QUALITY_HEADING not in Page(render_experiment_report(report)).text
+    assert _QUALITY_TITLE not in Page(render_experiment_report(report)).text
     quality = DataQuality(
         {
             "control": ResponseQuality(75, rejected={"repeated_item": 25}, late=2),
@@ -676,7 +701,7 @@ def test_events_that_do_not_count_are_in_a_table_by_variant() -> None:
     )
     text = Page(render_experiment_report(replace(report, summary=replace(report.summary, data_quality=quality)))).text
     plain_text = text.replace("\u202f", " ")
-    assert f"{QUALITY_HEADING} events control treatment Rejected, repeated_item 25 (24.5 %) 0 (0.0 %)" in plain_text
+    assert f"{_QUALITY_TITLE} value control treatment Rejected, repeated_item 25 24.5 % 0 0.0 %" in plain_text
     assert "Reactions before the response 0 1 234" in plain_text
 
 
@@ -689,7 +714,7 @@ class TestChangedExperiments:
             archived_at_ms=time_after_days(13),
             changes=(ExperimentChange(time_after_days(5), "criteria", "mde 0.05 → 0.02"),),
         )
-        text = render_experiment_report(_with_history(history))
+        text = Page(render_experiment_report(_with_history(history))).text
         assert "Archived on 14 Jan 2026, 00:00 UTC" in text
         assert "Decision criteria changed on 2026-01-06: mde 0.05 → 0.02." in text
 
@@ -698,7 +723,7 @@ class TestChangedExperiments:
         text = render_experiment_report(_with_history(ExperimentHistory(backfill=BackfillProgress("running", 0.434))))
         assert "Incomplete, so no decision yet" in text
         assert "the experiment is 43 % filled" in text
-        assert "Not tested, because the numbers are incomplete." in text
+        assert "The split is not tested, because the numbers are incomplete." in text
 
 
 def _with_history(history: ExperimentHistory) -> ReportData:
@@ -726,8 +751,10 @@ class TestAnswerMetrics:
         html = render_experiment_report(report_data(FASTER_STUDENTS, time_after_days(14), FAST_EXPERIMENT))
         page = Page(html)
         assert 'class="verdict good"' in html
-        assert "Ship: mean latency fell by 0.57 ms" in page.text
-        assert "Mean latency per student: 1.2 ms with treatment, 1.8 ms with control" in page.text
+        assert "Mean latency is better with treatment: −" in page.text
+        assert re.search(
+            r"Mean latency latency_ms lower is better −\S+ % −0\.57 ms .* decides: better 1\.8 ms 1\.2 ms", page.text
+        )
         assert "Smallest effect of interest: 0.3 ms. Allowed loss: 0.2 ms." in page.text
         assert "latency_ms: mean latency; a larger value counts as 4 ms; lower is better" in page.text
         for word in ("dcg", "Grades", "rated"):
