@@ -70,7 +70,12 @@ def parse_public_url(key: str, value: object) -> str:
         is_complete = bool(parts.hostname) and parts.port != 0 and is_host_name(parts.hostname or "")
     except ValueError:
         is_complete = False
-    if not is_complete or text != f"{parts.scheme}://{parts.netloc}" or "@" in text or not text.startswith("http"):
+    if (
+        not is_complete
+        or text != f"{parts.scheme}://{parts.netloc}"
+        or "@" in text
+        or parts.scheme not in {"http", "https"}
+    ):
         raise ConfigError(key, re.sub(r"//.*@", "//…@", text), expected)
     return text
 

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from monitor.analysis import (
     DayDrift,
@@ -18,7 +18,6 @@ from monitor.analysis import (
     StoreSummary,
     UndeclaredExperiment,
     VariantSummary,
-    VerdictHistory,
 )
 from monitor.config import NO_TEXTS, DisplayTexts, MetricSpec, is_proportion
 from monitor.errors import count_noun, escape_controls
@@ -30,7 +29,6 @@ from monitor.stats import (
     Verdict,
     VerdictState,
     capitalized_metric_label,
-    describe_change,
     format_amount,
     format_changes,
     format_difference,
@@ -588,60 +586,6 @@ def variant_title(name: str, texts: DisplayTexts) -> str:
     return name if label == name else f"{label} ({name})"
 
 
-def describe_verdict(treatment: str, verdict: Verdict, *, is_displayed: bool = True, is_over: bool = False) -> str:
-    """Return the verdict on a treatment as a sentence: state, metric, effect, interval and guardrails.
-
-    If `is_displayed` is false, the sentence has no effect, because too few students are behind the effect. If the
-    experiment `is_over`, no further events are expected.
-    """
-    label = variant_title(treatment, verdict.evidence.texts)
-    return f"{label} – {describe_state(verdict, is_displayed=is_displayed, is_over=is_over)}"
-
-
-def describe_state(verdict: Verdict, *, is_displayed: bool = True, is_over: bool = False) -> str:
-    """Return the sentence of `describe_verdict` without the name of the treatment."""
-    title, metric, texts = STATE_TITLES[verdict.state], verdict.evidence.metric, verdict.evidence.texts
-    if verdict.evidence.history.is_incomplete:
-        title = "Incomplete, so no decision yet"
-    if is_over and verdict.state in {"continue", "insufficient_data"}:
-        title = "Ended without a decision"
-    if not is_displayed and verdict.primary.difference.effect is not None:
-        return f"{title}: {STATE_DESCRIPTIONS[verdict.state]} (effects over so few students are hidden)."
-    effect = describe_change(metric, verdict.primary, texts, lower_is_better=verdict.evidence.lower_is_better)
-    if verdict.state == "invalid":
-        effect = f"the variants cannot be compared. Do not use these numbers: {effect}"
-    elif verdict.state == "insufficient_data" and verdict.primary.difference.effect is not None:
-        effect = f"so far, {effect}"
-    elif verdict.state == "futile":
-        mde = format_amount(metric, verdict.evidence.criteria.mde, texts)
-        effect = f"{effect}, less than the smallest effect of interest, {mde}"
-    elif verdict.state == "non_inferior":
-        effect = (
-            f"{effect}, within the allowed loss of {format_amount(metric, verdict.evidence.criteria.margin, texts)}"
-        )
-    return f"{title}: {effect}; {_describe_guardrails(verdict.guardrails, texts)}."
-
-
-def _describe_guardrails(results: tuple[GuardrailResult, ...], texts: DisplayTexts) -> str:
-    """Return a phrase on failed and open guardrails, with the names of their metrics."""
-    if not results:
-        return "no guardrail is configured"
-    failed = [metric_label(result.guardrail.name, texts) for result in results if result.state == "crossed"]
-    unresolved = [
-        metric_label(result.guardrail.name, texts) for result in results if result.state in {"open", "unknown"}
-    ]
-    phrases = [f"{_list_guardrails(failed, len(results))} failed" if failed else "no guardrail failed"]
-    if unresolved:
-        verb = "is" if len(unresolved) == 1 else "are"
-        phrases.append(f"{_list_guardrails(unresolved, len(results))} {verb} still open")
-    return " and ".join(phrases)
-
-
-def _list_guardrails(labels: list[str], total: int) -> str:
-    count = "the guardrail" if total == 1 else f"{len(labels)} of {total} guardrails"
-    return f"{count} ({', '.join(labels)})"
-
-
 def describe_effect(control: str, treatment: str, verdict: Verdict) -> str | None:
     """Return a sentence with both means of the primary metric and the relative effect; None without an effect."""
     primary, metric, texts = verdict.primary, verdict.evidence.metric, verdict.evidence.texts
@@ -686,38 +630,6 @@ def format_relative_changes(fractions: Sequence[float]) -> list[str]:
     ]
 
 
-def describe_time_to_decide(verdict: Verdict) -> str | None:
-    """Return a sentence with the days until 50 % and 80 % power for the MDE; None if the interval excludes 0.
-
-    None also with warnings, because further days do not repair an invalid comparison or harm.
-    """
-    primary, days, evidence = verdict.primary, verdict.days_to_resolve, verdict.evidence
-    metric = metric_label(evidence.metric, evidence.texts)
-    effect = (
-        f"the smallest effect of interest ({format_amount(evidence.metric, evidence.criteria.mde, evidence.texts)})"
-    )
-    is_shown = primary.lower is not None and primary.upper is not None and (primary.lower > 0 or primary.upper < 0)
-    if is_shown or verdict.state in {"invalid", "futile", "stop_harm"} or verdict.has_warnings:
-        return None
-    if days is None:
-        return f"Time until {effect} on {metric} would show: not known yet."
-    power_days = verdict.days_to_power
-    if days == 0 and not power_days:
-        return f"The interval is narrow enough to show {effect} on {metric}."
-    half_power = f"with 50 % probability {_in_days(days)}"
-    if power_days is None:
-        return f"At the present number of new students, {effect} on {metric} would show {half_power}."
-    return (
-        f"At the present number of new students, {effect} on {metric} would show {half_power}, and with 80 % "
-        f"probability, all guardrails held, {_in_days(power_days)}."
-    )
-
-
-def _in_days(days: float) -> str:
-    number = max(round(days), 1)
-    return "now" if days == 0 else f"in about {number} day{'s' * (number > 1)}"
-
-
 def describe_history(periods: Sequence[StatePeriod], state: VerdictState) -> str | None:
     """Return a sentence with the beginning of the present `state` and the first decision to ship.
 
@@ -745,53 +657,6 @@ def describe_first_decision(periods: Sequence[StatePeriod], verdict: Verdict) ->
         f"The effect at the moment of a decision is too large on average: {first} at the first {STATE_TITLES['ship']}; "
         f"shrunken towards 0, it is now {shrunken}{metric_unit(metric, verdict.evidence.texts)}."
     )
-
-
-class TreatmentDecision(NamedTuple):
-    """The verdict on a treatment as text."""
-
-    tone: Literal["good", "bad", "open"]
-    treatment: str
-    label: str
-    """The label of the treatment, with its name in parentheses; the name without a label."""
-    sentence: str
-    """State, metric, effect, interval and guardrails, without the name of the treatment."""
-    details: tuple[str, ...]
-    """Means, reasons, notes and the time to decide, a sentence or more each."""
-
-
-def describe_decisions(
-    experiment: ExperimentSummary, min_students: int = 1, history: VerdictHistory | None = None
-) -> list[TreatmentDecision]:
-    """Return the verdict on each treatment, without effects if a variant has fewer than `min_students` students.
-
-    The validity of the comparison is not hidden. `history` adds when the state was reached.
-    """
-    verdicts = {} if experiment.analysis is None else experiment.analysis.verdicts
-    decisions = []
-    for name, verdict in verdicts.items():
-        is_displayed = meets_min_students(verdict.primary, min_students)
-        periods = (history or {}).get(name, ())
-        findings = [
-            *((reason, reason.text) for reason in verdict.reasons),
-            *(
-                (note, f"Warning: {note.text}" if note.is_warning else note.text)
-                for note in verdict.notes
-                if note.code != "skipped_events"
-            ),
-        ]
-        details = (
-            describe_effect(experiment.control, name, verdict) if is_displayed else None,
-            *(text for finding, text in findings if is_displayed or finding.is_about_validity),
-            describe_time_to_decide(verdict) if is_displayed and not experiment.is_closed_by_clock else None,
-            describe_history(periods, verdict.state),
-            describe_first_decision(periods, verdict) if is_displayed else None,
-        )
-        sentence = describe_state(verdict, is_displayed=is_displayed, is_over=experiment.is_closed_by_clock)
-        shown_details = tuple(detail for detail in details if detail is not None)
-        label = variant_title(name, experiment.texts)
-        decisions.append(TreatmentDecision(TONES.get(verdict.state, "open"), name, label, sentence, shown_details))
-    return decisions
 
 
 def describe_changes(experiment: ExperimentSummary) -> list[str]:

@@ -142,9 +142,8 @@ class ReportReader:
         self._readers: dict[str, _ExperimentReader] = {}
 
     def day_calendar(self, experiment: str) -> DayCalendar:
-        """Return the days of an experiment. Raises KeyError for an unknown experiment."""
-        calendars = {settings.name: settings.calendar for settings in self._current_reader().experiments}
-        return calendars[experiment]
+        """Return the days of an experiment. Raises `UnknownExperiment`."""
+        return self._current_reader().find_experiment(experiment).calendar
 
     def read_items_for_review(self, experiment: str) -> Sequence[TriageEntry]:
         """Return an experiment's items with bad responses, most urgent first.
@@ -156,19 +155,21 @@ class ReportReader:
     def read(self, experiment: str, as_of_ms: int | None = None) -> ReportData:
         """Return the data of an experiment's report; `as_of_ms` is that of `read_report_data`.
 
-        Raises KeyError for an unknown experiment, `UsageError` and `StoreUnavailable`.
+        Raises `UnknownExperiment`, `UsageError` and `StoreUnavailable`.
         """
         store_reader, now_s = self._current_reader(), self._monotonic_s()
-        known = self._readers.get(experiment)
-        if known is None or known.store_reader is not store_reader:
-            if experiment not in store_reader.numbers:
-                raise KeyError(experiment)
-            known = _ExperimentReader(store_reader, store_reader.select_experiment(experiment), PastResults(), now_s)
-        elif now_s - known.since_s > _MAX_PAST_RESULTS_AGE_S:
-            known = _ExperimentReader(store_reader, known.reader, PastResults(), now_s)
-        self._readers[experiment] = known
-        (settings,) = known.reader.experiments
-        return read_report_data(known.reader, settings, self._min_students, as_of_ms, known.past)
+        settings = store_reader.find_experiment(experiment)
+        # Readers of earlier configurations are not used again.
+        self._readers = {
+            name: reader for name, reader in list(self._readers.items()) if reader.store_reader is store_reader
+        }
+        reader = self._readers.get(experiment)
+        if reader is None:
+            reader = _ExperimentReader(store_reader, store_reader.select_experiment(experiment), PastResults(), now_s)
+        elif now_s - reader.since_s > _MAX_PAST_RESULTS_AGE_S:
+            reader = _ExperimentReader(store_reader, reader.reader, PastResults(), now_s)
+        self._readers[experiment] = reader
+        return read_report_data(reader.reader, settings, self._min_students, as_of_ms, reader.past)
 
 
 def read_report_data(

@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
+from monitor.analysis import format_timestamp
 from monitor.clock import DAY_MS, Clock
 from monitor.config import parse_choice, parse_instant_ms
 from monitor.days import DayCalendar
@@ -153,6 +154,8 @@ def _page_values(report: ReportData, query: Mapping[str, str], now_ms: int) -> d
         "last_date": _date_of(calendar, now_ms).isoformat(),
         "as_of_date": _date_of(calendar, report.as_of_ms).isoformat() if report.is_past else "",
         "as_of_text": query.get("as_of", ""),
+        "shared_as_of": query["as_of"] if report.is_past else "",
+        "json_query": f"?{urlencode({'as_of': format_timestamp(report.as_of_ms)})}" if report.is_past else "",
         "from_date": query.get("from", ""),
         "to_date": query.get("to", ""),
         "items_page": None

@@ -54,7 +54,7 @@ from monitor.web.pages import ExperimentPage, Page, PageContent, page_header, pa
 from monitor.web.reader import request_reader
 from monitor.web.runbook import runbook_response
 from monitor.web.service_page import service_page
-from monitor.web.share_links import AS_OF_PARAMETER, page_share_path
+from monitor.web.share_links import page_share_path
 
 log = logging.getLogger(__name__)
 MAX_CONCURRENT_STORE_READS: Final = 16
@@ -222,9 +222,9 @@ class HttpEndpoints:
                 name = path[: len(path) - len(suffix)]
                 if path.endswith(suffix) and name in names:
                     content = replace(self._experiment_pages[suffix](name, query), experiment=name)
-                    if share_secret is None or not reader.can_see_all:
+                    if share_secret is None or not reader.can_see_all or "shared_as_of" not in content.values:
                         return content
-                    link = page_share_path(share_secret, name, query.get(AS_OF_PARAMETER, ""), self._clock() / 1000)
+                    link = page_share_path(share_secret, name, content.values["shared_as_of"], self._clock() / 1000)
                     return replace(content, values={**content.values, "share_path": link})
             text = unknown_experiment_text(path, names)
             return problem_page("No such experiment", f"{text[0].upper()}{text[1:]}.", 404)
@@ -284,9 +284,13 @@ class HttpEndpoints:
                 raise HTTPException(400, str(error)) from error
             except KeyError:
                 pass
-        as_of_ms = _as_of_ms(request)
+        as_of_ms, reader = _as_of_ms(request), request_reader(request)
+        if not reader.can_see_all and self._display.min_display_students > 1:
+            raise HTTPException(
+                403, "a share link opens no JSON here, because display.min_display_students hides effects on its pages"
+            )
         summary = self._read_summary(as_of_ms)
-        experiments, reader = summary.experiments, request_reader(request)
+        experiments = summary.experiments
         visible_experiments = {key: experiments[key] for key in experiments if reader.can_see(key)}
         summary = replace(summary, experiments=visible_experiments)
         days_of = summary.experiments.get(name.removesuffix(_DAYS_SUFFIX)) if name.endswith(_DAYS_SUFFIX) else None
@@ -389,6 +393,9 @@ def _page_content(page: Page, request: Request) -> PageContent:
     """Return the content of a page for a request, or the text of the error if a parameter of the query is wrong."""
     try:
         return page({key: text for key, text in request.query_params.items() if text})
+    except UnknownExperiment as error:
+        # The configuration was changed after the names were read.
+        return problem_page("No such experiment", f"{error}.", 404)
     except UsageError as error:
         return problem_page("Not understood", str(error), 400)
 

@@ -46,18 +46,34 @@ function morph(old, fresh) {
   }
 }
 
-/* Fetches the page again. Other scripts draw what is new on the event "page-updated". */
+function showProblem(text) {
+  const state = document.querySelector(".state");
+  state.className = "state bad";
+  state.textContent = text;
+}
+
+/* Fetches the page again. Other scripts draw what is new on the event "page-updated". A page that could not be read
+   keeps its content; an answer that a later request has overtaken is dropped. */
+let request = new AbortController();
 async function update() {
+  request.abort();
+  const { signal } = (request = new AbortController());
   try {
-    const answer = await fetch(location.href, { cache: "no-store" });
+    const answer = await fetch(location.href, { cache: "no-store", signal });
+    if (answer.redirected || answer.status === 401 || answer.status === 403) {
+      showProblem("signed out: load the page again");
+      return;
+    }
+    if (answer.status >= 500) {
+      showProblem("not up to date");
+      return;
+    }
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
     localize(fresh);
     for (const part of ["header", "main"]) morph(document.querySelector(part), fresh.querySelector(part));
     document.dispatchEvent(new CustomEvent("page-updated"));
-  } catch {
-    const state = document.querySelector(".state");
-    state.className = "state bad";
-    state.textContent = "no connection";
+  } catch (error) {
+    if (error.name !== "AbortError") showProblem("no connection");
   }
 }
 

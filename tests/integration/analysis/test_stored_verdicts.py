@@ -14,8 +14,7 @@ from monitor.analysis import BackfillProgress, ExperimentHistory, StoreSummary, 
 from monitor.analysis.analyzer import Analysis
 from monitor.config import DecisionSettings
 from monitor.events import Feedback, Response
-from monitor.export import read_health
-from monitor.export.presentation import describe_decisions, experiment_footnotes
+from monitor.export import describe_headlines, experiment_footnotes, read_health
 from monitor.state import (
     Position,
     PositionUpdate,
@@ -193,8 +192,8 @@ class TestEndedExperiment:
         assert experiment.analysis.verdicts["treatment"].evidence.closed_days == 3
         assert experiment.is_closed_by_clock
         assert experiment.analysis_json()["closed_by"] == "clock"
-        (decision,) = describe_decisions(experiment)
-        assert decision.sentence.startswith("Ended without a decision: ")
+        (headline,) = describe_headlines(experiment)
+        assert headline.title == "Ended without a decision"
         assert "topics were read to their end" in " ".join(experiment_footnotes(experiment, START + 400 * DAY_MS))
 
     def test_the_clock_waits_for_late_events(self, redis_server: RedisServer) -> None:

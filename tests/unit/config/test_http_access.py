@@ -65,6 +65,7 @@ def test_proxies_are_addresses_and_networks(tmp_path: Path) -> None:
         ('public_url = "https://a.example?x=1"', "without a path"),
         ('public_url = "https://user:hunter2@a.example"', 'got "https://…@a.example"'),
         ('public_url = "ftp://a.example"', "https://HOST"),
+        ('public_url = "httpx://a.example"', "https://HOST"),
         ('public_url = "https://a.example:x"', "https://HOST"),
         ('public_url = "https://"', "https://HOST"),
     ],

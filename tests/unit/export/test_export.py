@@ -36,9 +36,6 @@ from monitor.export.presentation import (
     STATE_TITLES,
     decay_label,
     describe_as_of,
-    describe_decisions,
-    describe_state,
-    describe_time_to_decide,
     experiment_footnotes,
     experiment_table_rows,
     format_age,
@@ -454,31 +451,6 @@ class TestVerdicts:
         assert out.getvalue().count("no difference shown") == 1
         assert re.search(r"Days since the first response: 0: .*; difference shown", out.getvalue())
 
-    def test_a_decision_has_a_sentence_a_tone_and_details(self) -> None:
-        """With too few students there are no numbers."""
-        (hidden,) = describe_decisions(_analyzed_summary().experiments["ranker"], 10**6)
-        assert not hidden.details
-        assert not re.search(r"\d\.\d", hidden.sentence)
-        (decision,) = describe_decisions(_analyzed_summary().experiments["ranker"])
-        assert (decision.tone, decision.treatment, decision.sentence[:6]) == ("good", "treatment", "Ship: ")
-        assert decision.details[0].startswith("Mean dcg@5 per student: ")
-        assert decision.details[1] == "dcg@5 is better: the whole interval is above 0."
-        assert "verdict" in experiment_footnotes(SUMMARY.experiments["ranker-v2"], 0)[-1]
-
-    def test_a_decision_without_numbers_still_has_the_warnings(self) -> None:
-        """A small experiment with a wrong split must not look valid on the page."""
-        experiment = _analyzed_summary().experiments["ranker"]
-        assert experiment.analysis is not None
-        verdict = experiment.analysis.verdicts["treatment"]
-        warning, effect = Reason("crossovers", "9 students switched."), Reason("metrics_disagree", "It fell by 0.3.")
-        harm = Reason("worse", "It is lower by 0.2.")
-        changed = replace(verdict, reasons=(harm,), notes=(warning, effect))
-        changed_experiment = replace(experiment, analysis=replace(experiment.analysis, verdicts={"treatment": changed}))
-        (hidden,) = describe_decisions(changed_experiment, 10**6)
-        assert hidden.details == ("Warning: 9 students switched.",)
-        (displayed,) = describe_decisions(changed_experiment)
-        assert {harm.text, f"Warning: {warning.text}", effect.text} < set(displayed.details)
-
     def test_the_page_and_the_json_have_the_history_of_the_verdict(self) -> None:
         """When the state was reached, and when a decision to ship was withdrawn."""
         summary = _analyzed_summary()
@@ -505,49 +477,6 @@ class TestVerdicts:
             assert content is not None
             assert [period["state"] for period in content["history"]["treatment"]] == ["ship", "continue", "ship"]
             assert content["headline"]["treatment"]["title"] == "Ship"
-
-    def test_a_verdict_names_failed_and_open_guardrails(self) -> None:
-        """All, one, or none of several guardrails."""
-        analysis = _analyzed_summary().experiments["ranker"].analysis
-        assert analysis is not None
-        verdict = analysis.verdicts["treatment"]
-        (result,) = verdict.guardrails
-        open_result = replace(result, state="open")
-        failed = replace(result, state="crossed", guardrail=structs.replace(result.guardrail, name="share:escalated"))
-        for guardrails, phrase in (
-            ((), "no guardrail is configured."),
-            ((result,), "no guardrail failed."),
-            ((open_result,), "no guardrail failed and the guardrail (share of rated responses) is still open."),
-            (
-                (open_result, failed, result),
-                (
-                    "1 of 3 guardrails (share of responses with feedback 'escalated') failed and 1 of 3 guardrails "
-                    "(share of rated responses) is still open."
-                ),
-            ),
-        ):
-            assert describe_state(replace(verdict, guardrails=guardrails)).endswith(f"; {phrase}")
-
-    def test_the_time_to_decide_is_left_out_when_the_effect_is_shown(self) -> None:
-        """Further days are of interest only while the interval includes 0."""
-        analysis = _analyzed_summary().experiments["ranker"].analysis
-        assert analysis is not None
-        verdict = analysis.verdicts["treatment"]
-        assert describe_time_to_decide(verdict) is None
-        undecided = replace(
-            verdict,
-            state="continue",
-            primary=structs.replace(verdict.primary, lower=-0.1),
-            days_to_resolve=0.2,
-            days_to_power=3.4,
-        )
-        assert (describe_time_to_decide(undecided) or "").endswith(
-            "would show with 50 % probability in about 1 day, and with 80 % probability, all guardrails held, in about "
-            "3 days."
-        )
-        no_power = replace(undecided, days_to_power=None)
-        assert (describe_time_to_decide(no_power) or "").endswith("with 50 % probability in about 1 day.")
-        assert (describe_time_to_decide(replace(undecided, days_to_resolve=None)) or "").endswith("not known yet.")
 
     def test_status_json_contains_the_verdict_json(self) -> None:
         """`verdict --json` has the same values without the counts."""
