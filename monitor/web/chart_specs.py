@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 ChartSpec: TypeAlias = dict[str, Any]
 """A Vega-Lite specification with sentences in `description`, and title, file name and CSV columns in `usermeta`."""
 Unit: TypeAlias = str
-"""Unit of the values, may be empty. Fractions in "%" or "percentage points" are multiplied by 100."""
+"""Unit of the values in words, any text or empty. The unit does not change the numbers: see the argument `scale`."""
+PER_CENT: Final = 100.0
+"""Scale of fractions that a chart shows in per cent or percentage points."""
 Stroke: TypeAlias = Literal["solid", "dashed", "dotted"]
 Tone: TypeAlias = Literal["good", "bad", "open"]
 """Colour of a judged interval: fine, harmful, or undecided."""
@@ -65,18 +67,22 @@ _TIME_LABEL: Final = (
 )
 _WHEN: Final = "utcFormat(datum.t, '%a %-d %b %Y, %H:%M')"
 _VALUE_LABEL: Final = "datum.value ? format(datum.value, valueFormat) : '0'"
-_VALUE_TEXT: Final = "isValid(datum.v) ? format(datum.v, valueFormat) : '–'"
-_INTERVAL_TEXT: Final = (
-    "isValid(datum.l) && isValid(datum.u) ? format(datum.l, valueFormat) + ' to ' + format(datum.u, valueFormat) : '–'"
-)
+
+
+def _numbers_text(numbers: str) -> str:
+    """Return the expression of numbers and their unit as text; D3 would write a small negative number as −0."""
+    return f"replace({numbers}, regexp('[+−]0(?![.\\\\d])', 'g'), '0') + unitSuffix"
+
+
+_VALUE: Final = "(isValid(datum.v) ? format(datum.v, valueFormat) : '–')"
+_BOUNDS: Final = "format(datum.l, valueFormat) + ' to ' + format(datum.u, valueFormat)"
+_VALUE_TEXT: Final = _numbers_text(_VALUE)
+_INTERVAL_TEXT: Final = _numbers_text(f"(isValid(datum.l) && isValid(datum.u) ? {_BOUNDS} : '–')")
+_BOUNDED_VALUE_TEXT: Final = _numbers_text(f"{_VALUE} + (isValid(datum.l) ? ' (' + {_BOUNDS} + ')' : '')")
 _ROW_LABEL: Final = (
     "length(datum.label) > 28 ? split(replace(datum.label, regexp('^(.{6,24}) '), '$1\\n'), '\\n') : datum.label"
 )
 """The name of a row, in two lines if it is long."""
-_BOUNDED_VALUE_TEXT: Final = (
-    f"({_VALUE_TEXT}) + (isValid(datum.l) ? ' (' + format(datum.l, valueFormat) + ' to ' + "
-    "format(datum.u, valueFormat) + ')' : '') + unitSuffix"
-)
 _HORIZONTAL_TICKS: Final = "max(3, floor(width / 90))"
 
 
@@ -166,18 +172,20 @@ def time_chart_spec(
     reference_lines: Sequence[ReferenceLine] = (),
     events: Sequence[EventMark] = (),
     unit: Unit = "",
+    scale: float = 1.0,
     signed: bool = False,
     value_title: str = "value",
     zone: str = UTC_ZONE,
 ) -> ChartSpec | None:
     """Return lines over time with bands, reference lines and marks of events; None if no line has a value.
 
-    Times are on the clock of `zone`. With `signed`, values have a sign.
+    All values are multiplied by `scale`, which gives them the unit. Times are on the clock of `zone`. With `signed`,
+    values have a sign.
     """
     lines = [line for line in lines if any(point.value is not None for point in line.points)]
     if not lines:
         return None
-    scale, local_ms = _unit_scale(unit), _local_time(zone)
+    local_ms = _local_time(zone)
     rows = [row for line in lines for row in _line_rows(line, scale, local_ms)]
     first, last = _time_domain([row["t"] for row in rows])
     low, high = (scale * bound for bound in _value_domain(lines, [line.value for line in reference_lines]))
@@ -197,7 +205,7 @@ def time_chart_spec(
         "low": low,
         "high": high,
         "valueFormat": _number_format(digits, signed=signed),
-        "unitSuffix": f" {unit}" if unit else "",
+        "unitSuffix": _unit_suffix(unit),
         "note": " · ".join(filter(None, notes)),
         "dotOpacity": int(has_dots),
         "labels": [line.label for line in lines],
@@ -290,11 +298,6 @@ def _time_shape_spec(line_count: int) -> ChartSpec:
     chart = alt.layer(*layers, data=alt.NamedData("rows")).transform_calculate(when=_WHEN, value=_BOUNDED_VALUE_TEXT)
     spec = _shape_spec(chart.properties(width="container", height=_HEIGHT))
     return spec | {"params": [*_TIME_PARAMETERS, *spec["params"]]}
-
-
-def _with_unit(expression: str, unit: Unit) -> str:
-    """Return an expression whose text ends with the unit."""
-    return f"({expression}) + ' {unit}'" if unit else expression
 
 
 def _reference_layers() -> Iterator[alt.Chart]:
@@ -413,18 +416,19 @@ def forest_plot_spec(
     rows: Sequence[ForestRow],
     *,
     unit: Unit = "",
+    scale: float = 1.0,
     value_title: str = "effect",
     row_title: str = "group",
     missing_text: str = "too few students",
 ) -> ChartSpec | None:
     """Return a forest plot: an interval and a value per row, and a line at 0; None if no row has a value or bound.
 
-    A row without a value has `missing_text`. Highlighted rows have a colour of their own. Labels differ.
+    All values are multiplied by `scale`, which gives them the unit. A row without a value has `missing_text`.
+    Highlighted rows have a colour of their own. Labels differ.
     """
     numbers = [number for row in rows for number in (row.value, row.lower, row.upper) if number is not None]
     if not numbers:
         return None
-    scale = _unit_scale(unit)
     low, high = scale * min(0.0, *numbers), scale * max(0.0, *numbers)
     digits, margin = _digits(high - low), 0.04 * (high - low) or 0.5
     data = [
@@ -447,7 +451,7 @@ def forest_plot_spec(
         f"{title}{f', in {unit}' if unit else ''}: {'; '.join(texts)}.",
         {"rows": data},
         {"low": _rounded(low - margin), "high": _rounded(high + margin)}
-        | {"valueFormat": _number_format(digits, signed=True)},
+        | {"valueFormat": _number_format(digits, signed=True), "unitSuffix": _unit_suffix(unit)},
         {"n": row_title, "v": f"{value_title}{suffix}", "l": f"lower bound{suffix}", "u": f"upper bound{suffix}"}
         | {"h": "highlighted"},
     )
@@ -473,7 +477,7 @@ def _forest_shape_spec(value_title: str, unit: Unit) -> ChartSpec:
         base.mark_point(filled=True, size=70, opacity=1).encode(x=x("v"), color=color, tooltip=tooltip),
     ]
     chart = alt.layer(*layers, data=alt.NamedData("rows")).transform_calculate(
-        value=_with_unit(_VALUE_TEXT, unit), interval=_with_unit(_INTERVAL_TEXT, unit), zero="0"
+        value=_VALUE_TEXT, interval=_INTERVAL_TEXT, zero="0"
     )
     return _shape_spec(chart.properties(width="container", height=alt.Step(_ROW_HEIGHT)))
 
@@ -582,13 +586,23 @@ def interval_bar_spec(
     value, lower, upper = bounds
     if value is None or lower is None or upper is None:
         return None
-    text = _describe_value(value, lower, upper, _value_formatter(100, 1, signed=True))
+    text = _describe_value(value, lower, upper, _value_formatter(PER_CENT, 1, signed=True))
     return _filled(
         _interval_shape_spec(),
         title,
         f"{title}, in %: {text}.",
-        {"rows": [{"v": _rounded(100 * value), "l": _rounded(100 * lower), "u": _rounded(100 * upper), "o": tone}]},
-        {"low": _rounded(100 * scale[0]), "high": _rounded(100 * scale[1]), "valueFormat": "+,.1~f"},
+        {
+            "rows": [
+                {
+                    "v": _rounded(PER_CENT * value),
+                    "l": _rounded(PER_CENT * lower),
+                    "u": _rounded(PER_CENT * upper),
+                    "o": tone,
+                }
+            ]
+        },
+        {"low": _rounded(PER_CENT * scale[0]), "high": _rounded(PER_CENT * scale[1]), "valueFormat": "+,.1~f"}
+        | {"unitSuffix": " %"},
         {},
     )
 
@@ -607,7 +621,7 @@ def _interval_shape_spec() -> ChartSpec:
         base.mark_tick(thickness=3, size=16, clip=True).encode(x=x("v")),
     ]
     chart = alt.layer(*layers, data=alt.NamedData("rows")).transform_calculate(
-        value=_with_unit(_VALUE_TEXT, "%"), interval=_with_unit(_INTERVAL_TEXT, "%")
+        value=_VALUE_TEXT, interval=_INTERVAL_TEXT
     )
     return _shape_spec(chart.properties(width="container", height=18))
 
@@ -640,7 +654,8 @@ def value_bars_spec(
         title,
         f"{title}: values of {', '.join(series)} in {len(rows)} rows.",
         {"rows": data, "circles": circles},
-        {"low": low, "high": _rounded(high), "valueFormat": _number_format(_digits(high - low), signed=False)},
+        {"low": low, "high": _rounded(high), "valueFormat": _number_format(_digits(high - low), signed=False)}
+        | {"unitSuffix": ""},
         {"n": row_title, "s": "variant", "v": value_title},
     )
 
@@ -710,8 +725,8 @@ def _filled(
     }
 
 
-def _unit_scale(unit: Unit) -> float:
-    return 100.0 if unit in {"%", "percentage points"} else 1.0
+def _unit_suffix(unit: Unit) -> str:
+    return f" {unit}" if unit else ""
 
 
 def _local_time(zone: str) -> Callable[[float], int]:
@@ -763,11 +778,12 @@ def _number_format(digits: int, *, signed: bool) -> str:
 
 
 def _value_formatter(scale: float, digits: int, *, signed: bool) -> Callable[[float], str]:
-    """Return a function from a value to the text that the D3 format of the axis gives."""
+    """Return a function from a value to the text that tooltips have; a value that is rounded to 0 has no sign."""
 
     def format_value(value: float) -> str:
         text = f"{scale * value:{'+' if signed else ''},.{digits}f}"
-        return (text.rstrip("0").rstrip(".") if digits else text).replace("-", "−")
+        text = text.rstrip("0").rstrip(".") if digits else text
+        return "0" if text in {"+0", "-0"} else text.replace("-", "−")
 
     return format_value
 

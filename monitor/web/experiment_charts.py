@@ -21,6 +21,7 @@ from monitor.stats import (
     metric_unit,
 )
 from monitor.web.chart_specs import (
+    PER_CENT,
     ChartSpec,
     EventMark,
     ForestRow,
@@ -50,6 +51,11 @@ def _value_unit(report: ReportData, metric: str) -> Unit:
 def _difference_unit(report: ReportData, metric: str) -> Unit:
     """Return the unit of differences of a metric's values."""
     return metric_unit(metric, report.settings.texts).strip()
+
+
+def _scale(metric: str) -> float:
+    """Return the factor from a metric's values to those in its unit; a configured unit changes no number."""
+    return PER_CENT if is_proportion(metric) else 1.0
 
 
 def _variant_labels(report: ReportData) -> dict[str, str]:
@@ -90,6 +96,7 @@ def effect_chart(report: ReportData, treatment: str, verdict: Verdict) -> ChartS
         reference_lines=reference_lines,
         events=_event_marks(report),
         unit=_difference_unit(report, report.settings.primary),
+        scale=_scale(report.settings.primary),
         signed=True,
         value_title="effect",
         zone=report.settings.day_zone,
@@ -175,6 +182,7 @@ def guardrail_chart(report: ReportData, treatment: str, guardrail_index: int) ->
         reference_lines=reference_lines,
         events=_event_marks(report),
         unit=_difference_unit(report, guardrail.name),
+        scale=_scale(guardrail.name),
         signed=True,
         value_title="harm",
         zone=report.settings.day_zone,
@@ -193,7 +201,7 @@ def subgroup_chart(
         bounds = (None, None) if bounded is None else (bounded.lower, bounded.upper)
         rows.append(ForestRow(segment.name, effect, *bounds, highlighted=segment.discovered))
     unit = _difference_unit(report, report.settings.primary)
-    return forest_plot_spec(title, rows, unit=unit, row_title="subgroup")
+    return forest_plot_spec(title, rows, unit=unit, scale=_scale(report.settings.primary), row_title="subgroup")
 
 
 def student_share_chart(report: ReportData, treatment: str) -> ChartSpec | None:
@@ -217,6 +225,7 @@ def student_share_chart(report: ReportData, treatment: str) -> ChartSpec | None:
         lines,
         events=_event_marks(report),
         unit="%",
+        scale=PER_CENT,
         value_title="share",
         zone=report.settings.day_zone,
     )
@@ -273,6 +282,7 @@ def snapshot_charts(report: ReportData) -> Iterator[tuple[str, ChartSpec]]:
                 lines,
                 reference_lines=reference_lines,
                 unit=unit,
+                scale=PER_CENT if unit else 1.0,
                 value_title=value_title,
                 zone=report.settings.day_zone,
             )
@@ -311,6 +321,7 @@ def decayed_mean_charts(report: ReportData) -> Iterator[dict[str, Any]]:
                 f"mean {metric_title}, {decay_label(decay.name).lower()}, by variant",
                 lines,
                 unit=_value_unit(report, report.settings.primary),
+                scale=_scale(report.settings.primary),
                 value_title="mean",
                 zone=report.settings.day_zone,
             ),

@@ -75,6 +75,7 @@ def _effect_chart(days: int = 18) -> ChartSpec:
         reference_lines=[ReferenceLine(0.0), ReferenceLine(0.05, "smallest effect of interest")],
         events=[EventMark(START_MS + 6 * DAY_MS, "share change")],
         unit="percentage points",
+        scale=100,
         signed=True,
         value_title="effect",
     )
@@ -191,7 +192,10 @@ class TestDrawing:
             assert narrow["x"] + narrow["width"] <= 360
             assert "Wed18 Nov" in _axis_labels(figure)
             page.set_viewport_size({"width": 1000, "height": 3000})
-            page.wait_for_function("document.querySelector('figure.chart svg').getBoundingClientRect().width > 800")
+            expect(figure.locator(".role-axis").filter(has_text="Mon16 Nov").first).to_be_visible()
+            wide = figure.locator("svg").bounding_box()
+            assert wide is not None
+            assert wide["width"] > 800
             assert {"Wed18 Nov", "Mon16 Nov"} <= _axis_labels(figure)
 
     def test_charts_below_the_window_are_drawn_before_printing(self, server: ChartServer) -> None:
@@ -225,6 +229,21 @@ class TestInteraction:
             expect(tooltip).to_contain_text("percentage points")
             page.mouse.move(5, 5)
             expect(tooltip).not_to_be_visible()
+
+    @pytest.mark.parametrize("unit", ["user's", "a\\b", "' + x + '"])
+    def test_a_unit_is_a_text_of_the_tooltip(self, server: ChartServer, unit: str) -> None:
+        """Any text can be configured; none is part of an expression. A small loss is not minus zero."""
+        points = [Point(START_MS + day * DAY_MS, value) for day, value in enumerate([4.0, -0.0001, -0.0001])]
+        server.specs = [
+            time_chart_spec("Effect", [Line("effect", points)], unit=unit, signed=True),
+            forest_plot_spec("Categories", [ForestRow("algebra", 4.2, 0.0, 8.0)], unit=unit, value_title="a \"b\" 'c'"),
+        ]
+        with _opened(server) as page:
+            tooltip = page.locator("#vg-tooltip-element")
+            page.locator("figure.chart svg").nth(0).hover(position={"x": 1000, "y": 200})
+            expect(tooltip).to_contain_text(f"value0 {unit}")
+            page.locator("figure.chart").nth(1).locator(".mark-symbol path").first.hover()
+            expect(tooltip).to_contain_text(f"+4.2 {unit}")
 
     def test_zoom_keeps_the_newest_day_and_survives_an_update(self, server: ChartServer) -> None:
         """An update replaces only charts with other data; the wheel alone scrolls the page."""

@@ -15,6 +15,7 @@ from jsonschema import Draft7Validator
 
 from monitor.clock import DAY_MS, HOUR_MS
 from monitor.web.chart_specs import (
+    PER_CENT,
     ChartSpec,
     EventMark,
     ForestRow,
@@ -87,6 +88,7 @@ EVERY_KIND = {
         reference_lines=[ReferenceLine(0.0), ReferenceLine(-0.1, "allowed loss", is_limit=True)],
         events=[EventMark(START_MS + DAY_MS, "share change"), EventMark(START_MS + 2 * DAY_MS, "drop")],
         unit="percentage points",
+        scale=PER_CENT,
         signed=True,
         zone="Europe/Berlin",
     ),
@@ -101,6 +103,7 @@ EVERY_KIND = {
             ForestRow("c", 1, None, None),
         ],
         unit="percentage points",
+        scale=PER_CENT,
     ),
     "guardrails": guardrail_bars_spec("guardrails", GUARDRAILS),
     "interval": interval_bar_spec("effect", (0.16, 0.07, 0.25), (-0.3, 0.4), "good"),
@@ -219,11 +222,27 @@ class TestTimeChart:
 
     def test_fractions_are_drawn_in_percent(self) -> None:
         """The unit is the title of the axis, in tooltips, in the CSV file and in the description."""
-        spec = _drawn(time_chart_spec("share", [_line(0.48, 0.5125)], unit="%", value_title="share"))
+        spec = _drawn(time_chart_spec("share", [_line(0.48, 0.5125)], unit="%", scale=100, value_title="share"))
         assert [row["v"] for row in spec["datasets"]["rows"]] == [48, 51.25]
         assert spec["usermeta"]["columns"]["v"] == "share (%)"
         assert "%" in _texts(spec)
         assert "Newest values in %: effect 51.25." in spec["description"]
+
+    @pytest.mark.parametrize("unit", ["%", "percentage points", "user's", "a\\b", "' + x + '"])
+    def test_a_configured_unit_changes_no_number_and_no_expression(self, unit: str) -> None:
+        """A unit is any text: only data, parameters, titles and columns have it."""
+        forest = forest_plot_spec("f", [ForestRow("a", 4.2, 4.0, 4.5)], unit=unit, value_title="effect")
+        for spec in (_drawn(time_chart_spec("t", [_line(4.2)], unit=unit)), _drawn(forest)):
+            assert [row["v"] for row in spec["datasets"]["rows"]] == [4.2]
+            assert _parameters(spec)["unitSuffix"] == f" {unit}"
+            texts = [step["calculate"] for step in spec["transform"] if step["as"] in {"value", "interval"}]
+            assert texts
+            assert not any(unit in text for text in texts)
+
+    def test_a_value_that_is_rounded_to_zero_has_no_sign(self) -> None:
+        """Minus zero would look like a loss."""
+        spec = _drawn(time_chart_spec("small", [_line(1.0, -0.0001)], signed=True))
+        assert spec["description"].endswith("Newest values: effect 0.")
 
     def test_times_are_on_the_clock_of_the_zone(self) -> None:
         """Midnight in Berlin is at 00:00, in winter and in summer; CSV and axis name the zone."""
