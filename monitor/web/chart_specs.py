@@ -34,11 +34,17 @@ PER_CENT: Final = 100.0
 Stroke: TypeAlias = Literal["solid", "dashed", "dotted"]
 Tone: TypeAlias = Literal["good", "bad", "open"]
 """Colour of a judged interval: fine, harmful, or undecided."""
+GuardrailTone: TypeAlias = Literal["good", "tolerable", "bad", "open"]
+"""Colour of a guardrail: as `Tone`, or a certain harm that is smaller than the allowed harm."""
 
 _DASHES: Final[Mapping[Stroke, list[int]]] = {"solid": [1, 0], "dashed": [7, 4], "dotted": [2, 3]}
 _TONES: Final[tuple[Tone, ...]] = ("good", "bad", "open")
+_GUARDRAIL_TONES: Final[tuple[GuardrailTone, ...]] = ("good", "tolerable", "bad", "open")
 _HEIGHT: Final = 240
 _ROW_HEIGHT: Final = 30
+_GUARDRAIL_ROW_HEIGHT: Final = 44
+_BAR_OFFSET: Final = 7
+"""Pixels from the middle of a guardrail's row down to its bar; the state is above the bar."""
 _MAX_SHAPES: Final = 256
 _MAX_DOTS: Final = 40
 """Lines with at most this many points have a dot at each point."""
@@ -47,7 +53,15 @@ _UNSCALED_START: Final = 0.25
 _SIGNIFICANT_DIGITS: Final = 7
 _MAX_BAR_HARM: Final = 3.0
 """Harm in units of the allowed harm at which bars are cut off."""
+_STUB: Final = 0.25
+"""Length of a bar that is wholly beyond the axis, in units of the allowed harm."""
 _PALETTE_SIZE: Final = 6
+_EVENT_LABEL_WIDTH: Final = 15
+"""Pixels between the labels of two events, which are written upwards."""
+_LEAST_WIDTH: Final = 200
+_GREATEST_WIDTH: Final = 100_000
+_WIDTH_STEP: Final = 1.2
+"""Widths of the time axis for which labels are chosen: pixels, and the factor from one to the next."""
 _CHARACTER_WIDTH: Final = 7
 """Pixels of a character of a legend."""
 _TIME_PARAMETERS: Final = (
@@ -125,6 +139,8 @@ class EventMark:
 
     at_ms: float
     label: str
+    is_important: bool = False
+    """Whether the label has priority where not all labels find room; among equals, the newest have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +165,9 @@ class GuardrailBar:
     observed: float | None
     margin: float
     """Above 0."""
-    tone: Tone
+    tone: GuardrailTone
     state: str
-    """Words for the tooltip."""
+    """Words above the bar."""
     interval: str
     """The bounds in words, in the guardrail's unit, for the tooltip."""
 
@@ -196,7 +212,7 @@ def time_chart_spec(
         "references": [
             {"y": _rounded(scale * line.value), "n": line.label, "k": line.is_limit} for line in reference_lines
         ],
-        "events": [{"t": local_ms(event.at_ms), "e": event.label} for event in events],
+        "events": _event_rows(events, last - first, local_ms),
     }
     notes = [unit, "" if zone == UTC_ZONE else f"time in {zone}"]
     parameters = {
@@ -330,9 +346,38 @@ def _event_layers() -> Iterator[alt.Chart]:
     rule = base.mark_rule(color="var(--chart-open)", strokeWidth=1.4, strokeDash=[3, 3], clip=True)
     yield rule.encode(tooltip=tooltip)
     text = base.mark_text(
-        angle=270, align="right", baseline="bottom", dx=-4, dy=-3, fontSize=11, color="var(--chart-open)", clip=True
-    )
-    yield text.encode(y=alt.value(0), text="e:N")
+        angle=270, align="right", baseline="bottom", dx=-4, dy=-3, fontSize=11, color="var(--chart-open)", clip=True,
+        limit=_HEIGHT - 12,
+    )  # fmt: skip
+    has_room = "datum.w <= width * (last - first) / (domain('x')[1] - domain('x')[0])"
+    yield text.encode(y=alt.value(0), text=alt.condition(has_room, "e:N", alt.value("")))
+
+
+def _event_rows(
+    events: Sequence[EventMark], time_span: float, local_ms: Callable[[float], int]
+) -> list[dict[str, Any]]:
+    """Return a row per time of events; `w` is the width in pixels of the whole time from which its label has room.
+
+    Events of the same time share a label. A label keeps its place in wider charts, so zooming in only adds labels.
+    """
+    by_priority = sorted(events, key=lambda event: (event.is_important, event.at_ms), reverse=True)
+    labels: dict[int, list[str]] = {}
+    for event in by_priority:
+        texts = labels.setdefault(local_ms(event.at_ms), [])
+        if event.label not in texts:
+            texts.append(event.label)
+    widths: dict[int, float] = {}
+    width: float = _LEAST_WIDTH
+    while len(widths) < len(labels) and width < _GREATEST_WIDTH:
+        for at_ms in labels:
+            if at_ms not in widths and all(
+                abs(at_ms - other_ms) * width >= _EVENT_LABEL_WIDTH * time_span for other_ms in widths
+            ):
+                widths[at_ms] = width
+        width *= _WIDTH_STEP
+    return [
+        {"t": at_ms, "e": " · ".join(texts), "w": round(widths.get(at_ms, width))} for at_ms, texts in labels.items()
+    ]
 
 
 def _line_rows(line: Line, scale: float, local_ms: Callable[[float], int]) -> Iterator[dict[str, Any]]:
@@ -521,8 +566,8 @@ def _vertical_rule(value: float, x: Callable[[str], alt.X], *, is_limit: bool = 
 def guardrail_bars_spec(title: str, bars: Sequence[GuardrailBar]) -> ChartSpec | None:
     """Return the bounds of the harm of several guardrails as bars, in units of the allowed harm; None without bars.
 
-    A line is at 0 (no harm) and at 1 (the allowed harm); harm beyond is shaded. Bars end at three times the allowed
-    harm. Labels differ.
+    A line is at 0 (no harm) and at 1 (the allowed harm); harm beyond is shaded. The state is above each bar. A bar that
+    is longer than three times the allowed harm is cut off and ends with an arrow. Labels differ.
     """
     if not bars:
         return None
@@ -536,6 +581,7 @@ def guardrail_bars_spec(title: str, bars: Sequence[GuardrailBar]) -> ChartSpec |
             "e": bar.state,
             "i": bar.interval,
         }
+        | _drawn_bar(bar)
         for bar in bars
     ]
     low = max(min(-0.5, *(bar.lower / bar.margin for bar in bars)), -_MAX_BAR_HARM) - 0.1
@@ -552,12 +598,37 @@ def guardrail_bars_spec(title: str, bars: Sequence[GuardrailBar]) -> ChartSpec |
     )
 
 
+def _drawn_bar(bar: GuardrailBar) -> dict[str, Any]:
+    """Return the visible part of a bar (`a` to `b`), its observed value (`c`), and the ends of the axis it passes."""
+
+    def within_axis(harm: float, low: float = -_MAX_BAR_HARM, high: float = _MAX_BAR_HARM) -> float:
+        return _rounded(min(max(harm, low), high))
+
+    lower, upper = bar.lower / bar.margin, bar.upper / bar.margin
+    observed = None if bar.observed is None else bar.observed / bar.margin
+    row: dict[str, Any] = {
+        "a": within_axis(lower, high=_MAX_BAR_HARM - _STUB),
+        "b": within_axis(upper, low=-_MAX_BAR_HARM + _STUB),
+    }
+    if observed is not None and abs(observed) <= _MAX_BAR_HARM:
+        row["c"] = _rounded(observed)
+    if lower < -_MAX_BAR_HARM:
+        row["below"] = -_MAX_BAR_HARM
+    if upper > _MAX_BAR_HARM:
+        row["above"] = _MAX_BAR_HARM
+    return row
+
+
 @lru_cache
 def _guardrail_shape_spec() -> ChartSpec:
     import altair as alt  # noqa: PLC0415
 
     x = _horizontal_channel("harm ÷ allowed harm")
-    color = alt.Color("o:N").scale(domain=list(_TONES), range=[f"var(--chart-{tone})" for tone in _TONES]).legend(None)
+    color = (
+        alt.Color("o:N")
+        .scale(domain=list(_GUARDRAIL_TONES), range=[f"var(--chart-{tone})" for tone in _GUARDRAIL_TONES])
+        .legend(None)
+    )
     tooltip = [
         alt.Tooltip("n:N", title="title"),
         alt.Tooltip("e:N", title="state"),
@@ -565,15 +636,31 @@ def _guardrail_shape_spec() -> ChartSpec:
     ]
     base = alt.Chart().encode(y=_row_channel(), color=color, tooltip=tooltip)
     beyond = alt.Chart(alt.InlineData([{"x": 1, "y": 2 * _MAX_BAR_HARM}])).encode(x=x("x"), x2="y:Q")
+
+    def arrow(field: str, shape: str) -> alt.Chart:
+        mark = base.transform_filter(f"isValid(datum.{field})").mark_point(
+            shape=shape, size=130, filled=True, opacity=1, yOffset=_BAR_OFFSET
+        )
+        chart: alt.Chart = mark.encode(x=x(field))
+        return chart
+
     layers = [
         beyond.mark_rect(color="var(--chart-bad)", opacity=0.08, clip=True),
-        base.mark_bar(height=12, opacity=0.55, cornerRadius=3, clip=True).encode(x=x("l"), x2="u:Q"),
-        base.mark_tick(thickness=3, size=18, clip=True).encode(x=x("v")),
+        base.mark_bar(height=12, opacity=0.55, cornerRadius=3, clip=True, yOffset=_BAR_OFFSET).encode(
+            x=x("a"), x2="b:Q"
+        ),
+        base.mark_tick(thickness=3, size=18, clip=True, yOffset=_BAR_OFFSET).encode(x=x("c")),
+        arrow("below", "triangle-left"),
+        arrow("above", "triangle-right"),
         _vertical_rule(0, x),
         _vertical_rule(1, x, is_limit=True),
+        # A colour alone would not tell a tolerable harm from an open question.
+        base.mark_text(align="left", baseline="middle", dy=-12, fontSize=11, fontWeight=600).encode(
+            x=alt.value(4), text="e:N"
+        ),
     ]
     chart = alt.layer(*layers, data=alt.NamedData("rows"))
-    return _shape_spec(chart.properties(width="container", height=alt.Step(_ROW_HEIGHT)))
+    return _shape_spec(chart.properties(width="container", height=alt.Step(_GUARDRAIL_ROW_HEIGHT)))
 
 
 def interval_bar_spec(

@@ -26,10 +26,10 @@ from monitor.web.chart_specs import (
     EventMark,
     ForestRow,
     GuardrailBar,
+    GuardrailTone,
     Line,
     Point,
     ReferenceLine,
-    Tone,
     Unit,
     forest_plot_spec,
     guardrail_bars_spec,
@@ -39,8 +39,14 @@ from monitor.web.chart_specs import (
 _MIN_BAND_RESPONSES: Final = 50
 """Effective responses. Below this, a decayed mean leaves its band far more often than the band's level."""
 _HARM_COLOR: Final = 2
-_GUARDRAIL_TONES: Final[Mapping[GuardrailState, Tone]] = {"held": "good", "tolerable": "open", "crossed": "bad"}
-"""State of a guardrail → colour of its bar; "open" for all other states. A tolerable harm is a harm, too."""
+_GUARDRAIL_TONES: Final[Mapping[GuardrailState, GuardrailTone]] = {
+    "held": "good",
+    "tolerable": "tolerable",
+    "crossed": "bad",
+}
+"""State of a guardrail → colour of its bar; "open" for all other states."""
+_IMPORTANT_KINDS: Final = frozenset({"left_band", "verdict_change"})
+"""Remarks of a day whose labels have priority in charts."""
 
 
 def _value_unit(report: ReportData, metric: str) -> Unit:
@@ -106,7 +112,10 @@ def effect_chart(report: ReportData, treatment: str, verdict: Verdict) -> ChartS
 def _event_marks(report: ReportData) -> list[EventMark]:
     """Return the changes and unusual days; without a log of the days, the changes of the intended shares."""
     if report.day_log is not None:
-        return [EventMark(mark.time_ms, mark.label) for mark in list_day_marks(report.day_log, report.settings.texts)]
+        return [
+            EventMark(mark.time_ms, mark.label, mark.kind in _IMPORTANT_KINDS)
+            for mark in list_day_marks(report.day_log, report.settings.texts)
+        ]
     return _share_changes(report)
 
 

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -96,6 +97,33 @@ def _other_charts() -> list[ChartSpec | None]:
             "Queries", [ValueRow("q1", [0.2, 0.4], [[0.1], []])], ["old", "new"], value_title="p@1", row_title="query"
         ),
     ]
+
+
+def _chart_with_events() -> ChartSpec:
+    """Return a chart with twelve events in 24 days, some of which are at neighbouring days."""
+    days = [1, 2, 4, 5, 8, 9, 11, 13, 14, 18, 20, 22]
+    events = [
+        EventMark(START_MS + day * DAY_MS, f"event {number}{' left its band' if number == 2 else ''}", number == 2)
+        for number, day in enumerate(days)
+    ]
+    spec = time_chart_spec("Effect of B", [Line("effect", _effect_points(24))], events=events)
+    assert spec is not None
+    return spec
+
+
+def _guardrail_chart() -> ChartSpec:
+    """Return a chart with bars of every state, two of which are beyond the axis."""
+    spec = guardrail_bars_spec(
+        "Guardrails",
+        [
+            GuardrailBar("latency", 4.0, 6.0, 5.0, 1.0, "bad", "failed", "4 to 6"),
+            GuardrailBar("escalated", 0.1, 0.8, 0.5, 1.0, "tolerable", "worse, within the margin", "0.1 to 0.8"),
+            GuardrailBar("empty", -0.5, 1.4, 0.5, 1.0, "open", "still open", "-0.5 to 1.4"),
+            GuardrailBar("thumbs down", -6.0, -4.0, -5.0, 1.0, "good", "holds", "-6 to -4"),
+        ],
+    )
+    assert spec is not None
+    return spec
 
 
 class ChartServer:
@@ -213,6 +241,43 @@ class TestDrawing:
         with browser_page(javascript=False) as page:
             page.goto(server.url)
             expect(page.locator("figure.chart p").first).to_contain_text("Newest values in percentage points")
+
+    def test_a_broken_chart_keeps_its_sentence_and_the_others_are_drawn(self, server: ChartServer) -> None:
+        """The console has the error, which fails `browser_page`."""
+        broken = {**_effect_chart(), "params": [{"name": "broken", "expr": "'"}]}
+        server.specs = [broken, *server.specs]
+
+        def open_page() -> None:
+            with browser_page(height=3000) as page:
+                page.goto(server.url)
+                expect(page.locator("figure.drawn")).to_have_count(len(server.specs) - 1)
+                expect(page.locator("figure.chart").first.locator("p")).to_contain_text("Newest values in")
+
+        with pytest.raises(AssertionError, match="chart not drawn"):
+            open_page()
+
+    @pytest.mark.parametrize(("width", "least_labels"), [(360, 5), (1280, 12)])
+    def test_the_labels_of_many_events_do_not_overlap(self, server: ChartServer, width: int, least_labels: int) -> None:
+        """A narrow chart has fewer; the newest and the important ones have priority."""
+        server.specs = [_chart_with_events()]
+        with _opened(server, width=width) as page:
+            labels = page.locator("figure.chart .mark-text text").filter(has_text="event")
+            texts = labels.all_text_contents()
+            assert len(texts) >= least_labels
+            assert "event 11" in texts
+            assert "event 2 left its band" in texts
+            boxes = sorted((box["x"], box["width"]) for box in map(Locator.bounding_box, labels.all()) if box)
+            assert all(first[0] + first[1] <= second[0] for first, second in pairwise(boxes))
+
+    def test_a_failed_guardrail_far_beyond_the_axis_is_visible(self, server: ChartServer) -> None:
+        """Its bar ends with an arrow, and each bar has its state in words."""
+        server.specs = [_guardrail_chart()]
+        with _opened(server, width=360) as page:
+            expect(page.locator("figure.chart .mark-text")).to_contain_text(["failedworse, within the marginstill"])
+            assert page.locator("figure.chart .mark-symbol path").count() == 2
+            bars = page.locator("figure.chart .layer_1_marks path").all()
+            assert len(bars) == 4
+            assert all(box is not None and box["width"] > 5 for box in map(Locator.bounding_box, bars))
 
 
 class TestInteraction:
