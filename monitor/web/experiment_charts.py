@@ -64,6 +64,11 @@ def _scale(metric: str) -> float:
     return PER_CENT if is_proportion(metric) else 1.0
 
 
+def _unit_noun(report: ReportData) -> str:
+    """Return the noun for a unit of the experiment: student or group."""
+    return next((verdict.evidence.unit_noun for verdict in report.latest_analysis.verdicts.values()), "student")
+
+
 def _variant_labels(report: ReportData) -> dict[str, str]:
     """Return variant → label of its lines, the control first; labels that several variants have are not used."""
     names = [name for name, _ in report.summary.variants_control_first()]
@@ -98,7 +103,7 @@ def effect_chart(report: ReportData, treatment: str, verdict: Verdict) -> ChartS
     points = [_effect_point(report, analysis, treatment) for analysis in report.interim_analyses]
     return time_chart_spec(
         f"effect of {texts.variant_label(treatment)} on {metric_label(report.settings.primary, texts)} over time",
-        [Line("effect per student", points), live_effect_line(report, treatment)],
+        [Line(f"effect per {_unit_noun(report)}", points), live_effect_line(report, treatment)],
         reference_lines=reference_lines,
         events=_event_marks(report),
         unit=_difference_unit(report, report.settings.primary),
@@ -210,7 +215,14 @@ def subgroup_chart(
         bounds = (None, None) if bounded is None else (bounded.lower, bounded.upper)
         rows.append(ForestRow(segment.name, effect, *bounds, highlighted=segment.discovered))
     unit = _difference_unit(report, report.settings.primary)
-    return forest_plot_spec(title, rows, unit=unit, scale=_scale(report.settings.primary), row_title="subgroup")
+    return forest_plot_spec(
+        title,
+        rows,
+        unit=unit,
+        scale=_scale(report.settings.primary),
+        row_title="subgroup",
+        missing_text=f"too few {_unit_noun(report)}s",
+    )
 
 
 def student_share_chart(report: ReportData, treatment: str) -> ChartSpec | None:
@@ -230,7 +242,7 @@ def student_share_chart(report: ReportData, treatment: str) -> ChartSpec | None:
             intended.append(Point(split.as_of_ms, arm.intended))
     lines = [Line("observed", observed), Line("intended", intended, 0, "dashed", band=False)]
     return time_chart_spec(
-        f"share of students in {report.settings.texts.variant_label(treatment)} over time",
+        f"share of {_unit_noun(report)}s in {report.settings.texts.variant_label(treatment)} over time",
         lines,
         events=_event_marks(report),
         unit="%",
@@ -247,10 +259,10 @@ def student_count_chart(report: ReportData) -> ChartSpec | None:
         for color, (name, label) in enumerate(_variant_labels(report).items())
     ]
     return time_chart_spec(
-        "students over time, by variant",
+        f"{_unit_noun(report)}s over time, by variant",
         lines,
         reference_lines=[ReferenceLine(0.0)],
-        value_title="students",
+        value_title=f"{_unit_noun(report)}s",
         zone=report.settings.day_zone,
     )
 
@@ -278,11 +290,11 @@ def snapshot_charts(report: ReportData) -> Iterator[tuple[str, ChartSpec]]:
             ("number of responses, by variant", response_lines, zero, "", "responses"),
             ("share of rated responses, by variant", rated_lines, [], "%", "share"),
             (
-                "students with more than one variant",
+                f"{_unit_noun(report)}s with more than one variant",
                 [Line("crossovers", crossovers, _HARM_COLOR)],
                 zero,
                 "",
-                "students",
+                f"{_unit_noun(report)}s",
             ),
         )
         for title, lines, reference_lines, unit, value_title in charts:
