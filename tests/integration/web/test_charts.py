@@ -279,6 +279,14 @@ class TestDrawing:
             assert len(bars) == 4
             assert all(box is not None and box["width"] > 5 for box in map(Locator.bounding_box, bars))
 
+    def test_a_phone_shows_the_name_of_a_row_in_two_lines(self, server: ChartServer) -> None:
+        """A wide chart has room for one line."""
+        row = ForestRow("Share of rated responses", 0.1, 0.0, 0.2)
+        server.specs = [forest_plot_spec("Categories", [row])]
+        for width, text in ((360, "Share of ratedresponses"), (1280, "Share of rated responses")):
+            with _opened(server, width=width) as page:
+                assert text in _axis_labels(page.locator("figure.chart"))
+
 
 class TestInteraction:
     """Hover, zoom and downloads."""
