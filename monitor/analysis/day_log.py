@@ -15,10 +15,11 @@ from itertools import groupby
 from typing import Any, Final, Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
+from monitor.analysis.analysis_plan import AnalysisPlan
 from monitor.analysis.decision_history import VerdictHistory
 from monitor.analysis.summary import format_timestamp
 from monitor.clock import DAY_MS, HOUR_MS
-from monitor.config import ExperimentSettings
+from monitor.config import ExperimentSettings, Population
 from monitor.days import DayCalendar
 from monitor.stats import (
     BAND_ALPHA,
@@ -29,7 +30,7 @@ from monitor.stats import (
     SampleMeanStatistic,
     VerdictState,
     format_changes,
-    metric_unit,
+    mean_unit,
     predict_day_mean,
 )
 
@@ -98,7 +99,7 @@ class VariantDay:
 
     responses: int
     count: int
-    """Responses with a value of the primary metric."""
+    """Responses behind the mean: those with a value of the primary metric, in the population of the verdict."""
     mean: float | None
     standard_error: float | None
     """With the design effect of several responses per student; None if unknown."""
@@ -163,6 +164,8 @@ class DayLog:
     is_cut: bool
     """Whether the experiment had earlier days."""
     days: tuple[DayEntry, ...]
+    population: Population = "rated"
+    """Responses behind the means of a ranking metric; an answer metric is over the responses with a value."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the days as JSON, with times in ISO 8601."""
@@ -233,7 +236,8 @@ def build_day_log(
             *_verdict_remarks(verdicts, state_titles, start_ms, min(end_ms, reading.until_ms + 1)),
         ]
         entries.append(DayEntry(day, start_ms, end_ms, day in over, variants, tuple(remarks)))
-    return DayLog(experiment.primary, experiment.day_zone, reading.is_cut, tuple(entries))
+    population = experiment.population_of(experiment.primary)
+    return DayLog(experiment.primary, experiment.day_zone, reading.is_cut, tuple(entries), population)
 
 
 def _control_first(experiment: ExperimentSettings) -> list[str]:
@@ -251,9 +255,11 @@ def _find_bands(experiment: ExperimentSettings, days: Mapping[int, SampleMeanSta
     """Return the band of each day that has enough responses and enough days before.
 
     A day outside of its band is not in the bands of later days, so a broken day does not hide the next one. After
-    `_LEVEL_DAYS` days in a row on the same side, the level has changed, and only these days remain.
+    `_LEVEL_DAYS` days in a row on the same side, the level has changed, and only these days remain. Bands are within
+    the range of the metric.
     """
-    alpha = BAND_ALPHA / BAND_DAYS / len(experiment.variants)
+    plan, alpha = AnalysisPlan(experiment), BAND_ALPHA / BAND_DAYS / len(experiment.variants)
+    least, most = plan.min_means[experiment.primary], plan.max_means[experiment.primary]
     bands, before, outside = {}, list[SampleMeanStatistic](), list[SampleMeanStatistic]()
     last_side = 0.0
     for day, values in days.items():
@@ -262,7 +268,7 @@ def _find_bands(experiment: ExperimentSettings, days: Mapping[int, SampleMeanSta
         band = predict_day_mean(before[-MAX_DAYS_BEFORE:], values, alpha)
         mean = values.total / values.units
         if band is not None:
-            bands[day] = band
+            bands[day] = band.clip(least, most)
         if band is None or band.contains(mean):
             before.append(values)
             outside = []
@@ -292,7 +298,7 @@ def _band_remarks(experiment: ExperimentSettings, variants: Mapping[str, Variant
     for name, variant in variants.items():
         if variant.left_band and variant.mean is not None and variant.band is not None:
             mean, lower, upper = format_changes(primary, [variant.mean, variant.band.lower, variant.band.upper])
-            unit = metric_unit(primary, experiment.texts).replace(" percentage points", " %")
+            unit = mean_unit(primary, experiment.texts)
             direction = "below" if variant.mean < variant.band.usual else "above"
             text = f"mean {mean}{unit} {direction} its usual band of {lower} to {upper}{unit}"
             yield DayRemark("left_band", text, name)
@@ -301,7 +307,8 @@ def _band_remarks(experiment: ExperimentSettings, variants: Mapping[str, Variant
 def _drop_remarks(experiment: ExperimentSettings, reading: DayReading, day: int) -> list[DayRemark]:
     """Return remarks on variants with less than half of the responses of any of the seven days before.
 
-    Responses are relative to the intended share, so a smaller share is no drop. The experiment's first day does not
+    After a smaller share, fewer responses are due. A larger share does not add to the responses that are due: returning
+    students keep their variant, so the responses of a larger share grow over days. The experiment's first day does not
     count, because it may be incomplete.
     """
     days = list(reading.days)
@@ -311,13 +318,19 @@ def _drop_remarks(experiment: ExperimentSettings, reading: DayReading, day: int)
     drops = []
     for name in _control_first(experiment):
         share = _share(experiment, name, day)
-        least = min(
-            reading.days[earlier][name].responses * share / (_share(experiment, name, earlier) or math.inf)
+        least, scale = min(
+            (reading.days[earlier][name].responses * scale, scale)
             for earlier in before
+            for scale in (min(share / (_share(experiment, name, earlier) or math.inf), 1.0),)
         )
         responses = reading.days[day][name].responses
         if least >= MIN_RESPONSES_PER_DAY and responses < _DROP_SHARE * least:
-            text = f"only {responses} responses, at least {round(least)} on each of the {_DROP_DAYS} days before"
+            due = (
+                f"there were at least {_group_digits(least)} on each of the {_DROP_DAYS} days before"
+                if scale == 1.0
+                else f"at least {_group_digits(least)} were due at the smaller share of this day"
+            )
+            text = f"only {_group_digits(responses)} responses; {due}"
             drops.append(DayRemark("drop", text, name))
     return drops
 
@@ -387,7 +400,8 @@ def _describe_silence(experiment: ExperimentSettings, hours: range, due: float) 
     end_ms = hours.stop * HOUR_MS
     is_day_end = experiment.calendar.is_start(end_ms)
     end = "24:00" if is_day_end else _clock_time(experiment, end_ms)
-    return f"no responses from {_clock_time(experiment, hours.start * HOUR_MS)} to {end}; about {round(due)} were due"
+    start = _clock_time(experiment, hours.start * HOUR_MS)
+    return f"no responses from {start} to {end}; about {_group_digits(due)} were due"
 
 
 def _change_remarks(
@@ -399,7 +413,8 @@ def _change_remarks(
         if start_ms <= allocation.from_ms < end_ms:
             names = [name for name in experiment.variants if shares.get(name) or allocation.shares.get(name)]
             old, new = (
-                ", ".join(f"{each.get(name, 0.0):.4g}" for name in names) for each in (shares, allocation.shares)
+                ", ".join(f"{period_shares.get(name, 0.0):.4g}" for name in names)
+                for period_shares in (shares, allocation.shares)
             )
             labels = ", ".join(map(experiment.texts.variant_label, names))
             yield DayRemark("share_change", f"shares of {labels}: {old} → {new}", at_ms=allocation.from_ms)
@@ -430,6 +445,11 @@ def _join_states(titles: Sequence[str]) -> str:
     """
     shown = titles if len(titles) <= _MAX_STATES else (titles[0], "…", titles[-1])
     return " → ".join(shown)
+
+
+def _group_digits(number: float) -> str:
+    """Return a rounded number with narrow spaces between groups of three digits."""
+    return f"{number:,.0f}".replace(",", "\u202f")
 
 
 def _clock_time(experiment: ExperimentSettings, at_ms: int) -> str:

@@ -170,6 +170,8 @@ class ExperimentSummary:
     history: ExperimentHistory = field(default_factory=ExperimentHistory)
     unit_id_name: str = "user id"
     """What identifies a student for readers: the user id, or the field with the id of the group."""
+    unit_noun: str = "student"
+    """The noun for a unit in sentences: student or group."""
     owner: str = ""
     hypothesis: str = ""
     link: str = ""

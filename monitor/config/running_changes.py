@@ -52,8 +52,16 @@ def carry_allocations(
 
 
 def _carry_texts(previous: ExperimentSettings, configured: ExperimentSettings) -> DisplayTexts:
-    """Return the configured texts, and the earlier texts of the variants that the configuration lacks."""
-    dropped = {name: text for name, text in previous.texts.variants.items() if name not in configured.variants}
+    """Return the configured texts, and the earlier texts of the variants that the configuration lacks.
+
+    A dropped variant loses a label that a configured variant has as its label or name, so that labels stay unique.
+    """
+    labels = {configured.texts.variant_label(name) for name in configured.variants} | configured.variants.keys()
+    dropped = {
+        name: replace(text, label="") if text.label in labels else text
+        for name, text in previous.texts.variants.items()
+        if name not in configured.variants
+    }
     return replace(configured.texts, variants={**dropped, **configured.texts.variants})
 
 

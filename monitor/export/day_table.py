@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -24,21 +25,21 @@ from monitor.stats import (
     BAND_ALPHA,
     BAND_DAYS,
     MIN_DAYS_BEFORE,
+    DayBand,
     format_changes,
     format_level,
+    mean_unit,
     metric_label,
-    metric_unit,
 )
 
 NEWEST_DAYS: Final = 14
 """Days of the table that are displayed without opening the earlier ones."""
 _MAX_SENTENCES: Final = 3
 _PER_CENT: Final = 100
-_WHOLE_NUMBERS_FROM: Final = 100
+_SIGNIFICANT_DIGITS: Final = 3
+_MAX_DECIMALS: Final = 4
 _SMALLEST_REFERENCE: Final = 5e-5
 """A relative difference from a smaller mean, which is displayed as 0, would be misleading."""
-_QUANTITIES: Final = ("mean ", "number ", "sum ")
-"""Beginnings of labels that name a quantity over several responses already."""
 _UNUSUAL_KINDS: Final[frozenset[RemarkKind]] = frozenset({"left_band", "drop", "silence"})
 
 
@@ -114,12 +115,12 @@ def read_day_log(
     """Return the days of an experiment with remarks; with `as_of_ms`, up to then.
 
     The experiment is of a summary of the same time, and the history of verdicts is that of this summary. Raises
-    `StoreUnavailable` and `UnusableStore`.
+    `UnknownExperiment`, `StoreUnavailable` and `UnusableStore`.
     """
     design_effects = {
         name: variant.metrics[experiment.primary].design_effect for name, variant in experiment.variants.items()
     }
-    (settings,) = (each for each in reader.experiments if each.name == experiment.name)
+    settings = reader.find_experiment(experiment.name)
     reading = reader.read_days(experiment, as_of_ms)
     return build_day_log(settings, reading, experiment.history, verdicts, STATE_TITLES, design_effects)
 
@@ -138,7 +139,7 @@ def build_day_table(log: DayLog, experiment: ExperimentSummary, min_students: in
         newest_rows=rows[:NEWEST_DAYS],
         earlier_rows=rows[NEWEST_DAYS:],
         sentences=tuple(describe_unusual_days(log, experiment, min_students)),
-        notes=tuple(_notes(log)),
+        notes=tuple(_notes(log, experiment.unit_noun)),
     )
 
 
@@ -149,11 +150,11 @@ def describe_unusual_days(log: DayLog, experiment: ExperimentSummary, min_studen
     """
     harm_sign = 1 if log.primary in experiment.lower_is_better else -1
     ranking_metrics = {metric.name for metric in experiment.metric_specs if metric.is_ranking}
-    noun = "rated response" if log.primary in ranking_metrics else "response"
+    noun = "rated response" if log.primary in ranking_metrics and log.population == "rated" else "response"
     min_count = _min_count(experiment, min_students)
     deviations = [
         (
-            harm_sign * (variant.mean - variant.band.usual) / (variant.band.upper - variant.band.usual or 1.0),
+            harm_sign * _relative_deviation(variant.mean, variant.band),
             entry,
             name,
         )
@@ -174,6 +175,16 @@ def describe_unusual_days(log: DayLog, experiment: ExperimentSummary, min_studen
     return sentences
 
 
+def _relative_deviation(mean: float, band: DayBand) -> float:
+    """Return the deviation of a mean outside a band, relative to the band's width on the side of the mean.
+
+    >>> _relative_deviation(0.0, DayBand(4.0, 2.0, 5.0)), _relative_deviation(5.0, DayBand(1.0, 0.0, 3.0))
+    (-2.0, 2.0)
+    """
+    half_width = band.usual - band.lower if mean < band.usual else band.upper - band.usual
+    return (mean - band.usual) / (half_width or 1.0)
+
+
 def _describe_unusual_mean(metric: str, texts: DisplayTexts, entry: DayEntry, variant: str, noun: str) -> str:
     """Return a sentence with the day, the mean, the usual mean and the number of responses."""
     day = entry.variants[variant]
@@ -181,8 +192,8 @@ def _describe_unusual_mean(metric: str, texts: DisplayTexts, entry: DayEntry, va
     assert day.band is not None
     mean, usual = format_changes(metric, [day.mean, day.band.usual])
     change = _format_difference(metric, day.mean, day.band.usual)
-    unit, label = _level_unit(metric, texts), metric_label(metric, texts)
-    quantity = label if is_proportion(metric) or label.startswith(_QUANTITIES) else f"mean {label}"
+    unit, label = mean_unit(metric, texts), metric_label(metric, texts)
+    quantity = f"mean {label}" if label == metric else label
     subject = f"{texts.variant_label(variant)}'s {quantity}"
     instead = f"instead of the usual {usual}{unit}{f' ({change})' if change else ''}"
     number = format_counted(day.count, noun)
@@ -190,21 +201,28 @@ def _describe_unusual_mean(metric: str, texts: DisplayTexts, entry: DayEntry, va
 
 
 def read_days_json(reader: StoreReader, experiment: ExperimentSummary, as_of_ms: int | None) -> dict[str, Any]:
-    """Return the days of an experiment as JSON, with the sentences on unusual days. Raises `StoreUnavailable`."""
+    """Return the days of an experiment as JSON, with the sentences on unusual days.
+
+    Raises `UnknownExperiment`, `StoreUnavailable` and `UnusableStore`.
+    """
     log = read_day_log(reader, experiment, reader.read_verdict_history(experiment), as_of_ms)
     return {**log.to_json(), "sentences": describe_unusual_days(log, experiment)}
 
 
-def list_day_marks(log: DayLog, texts: DisplayTexts = NO_TEXTS) -> list[DayMark]:
-    """Return the marks of changes and of unusual days, by ascending time; incomplete days have no mark."""
+def list_day_marks(log: DayLog, experiment: ExperimentSummary, min_students: int = 1) -> list[DayMark]:
+    """Return the marks of changes and of unusual days, by ascending time; incomplete days have no mark.
+
+    Means over fewer than `min_students` students have no mark, see `build_day_table`.
+    """
+    min_count = _min_count(experiment, min_students)
     marks = [
         DayMark(
             (entry.start_ms + entry.end_ms) // 2 if remark.at_ms is None else remark.at_ms,
-            _name_variant(remark, texts),
+            _name_variant(remark, experiment.texts),
             remark.kind,
         )
         for entry in log.days
-        for remark in entry.remarks
+        for remark in _displayed_remarks(entry, min_count)
         if remark.kind != "partial"
     ]
     return sorted(marks)
@@ -224,30 +242,36 @@ def _min_count(experiment: ExperimentSummary, min_students: int) -> float:
 
 def _day_row(metric: str, entry: DayEntry, min_count: float, texts: DisplayTexts) -> DayRow:
     control = next(iter(entry.variants.values()))
-    hidden = {name for name, variant in entry.variants.items() if variant.count < min_count}
     remarks = tuple(
         RemarkText(
             remark.kind,
             _name_variant(remark, texts),
             remark.kind in _UNUSUAL_KINDS,
         )
-        for remark in entry.remarks
-        if not (remark.kind == "left_band" and remark.variant in hidden)
+        for remark in _displayed_remarks(entry, min_count)
     )
     cells = tuple(
-        _day_cell(metric, texts, variant, None if variant is control else control, is_hidden=name in hidden)
-        for name, variant in entry.variants.items()
+        _day_cell(metric, texts, variant, None if variant is control else control, min_count)
+        for variant in entry.variants.values()
     )
     is_unusual = any(remark.is_unusual for remark in remarks)
     return DayRow(entry.weekday, entry.short_date_text, entry.date, cells, remarks, is_unusual)
 
 
+def _displayed_remarks(entry: DayEntry, min_count: float) -> Iterator[DayRemark]:
+    """Yield the remarks of a day without those that state a mean over fewer than `min_count` responses."""
+    for remark in entry.remarks:
+        if remark.kind != "left_band" or remark.variant is None or entry.variants[remark.variant].count >= min_count:
+            yield remark
+
+
 def _day_cell(
-    metric: str, texts: DisplayTexts, variant: VariantDay, control: VariantDay | None, *, is_hidden: bool
+    metric: str, texts: DisplayTexts, variant: VariantDay, control: VariantDay | None, min_count: float
 ) -> DayCell:
-    is_uncertain = variant.count < MIN_RESPONSES_PER_DAY
+    """Return the cell of a variant; with both means displayed, the difference from the control."""
+    is_uncertain, is_hidden = variant.count < MIN_RESPONSES_PER_DAY, variant.count < min_count
     difference = ""
-    if control is not None and min(variant.count, control.count) >= MIN_RESPONSES_PER_DAY and not is_hidden:
+    if control is not None and min(variant.count, control.count) >= max(MIN_RESPONSES_PER_DAY, min_count):
         assert variant.mean is not None
         assert control.mean is not None
         difference = _format_difference(metric, variant.mean, control.mean)
@@ -267,19 +291,23 @@ def _count_text(variant: VariantDay) -> str:
 
 
 def _format_level(metric: str, mean: float, texts: DisplayTexts = NO_TEXTS) -> str:
-    """Return a mean with three significant digits and its unit, shares with a decimal of a per cent.
+    """Return a mean with its unit: three significant digits, at most four decimals; shares have one decimal.
 
-    >>> _format_level("dcg@5", 2.5), _format_level("latency_ms", 1234.5), _format_level("empty", 0.0123)[:3]
-    ('2.50', '1234 ms', '1.2')
+    >>> [_format_level("dcg@5", mean) for mean in (2.5, 99.96, 0.01234, 0.00001234, -0.5)]
+    ['2.50', '100', '0.0123', '0.0000', '−0.500']
+    >>> _format_level("latency_ms", 1234.5).replace("\u202f", " "), _format_level("empty", 0.0123)[:3]
+    ('1 234 ms', '1.2')
     """
-    if is_proportion(metric):
-        return f"{100 * mean:.1f}\u202f%"
-    number = f"{mean:.0f}" if abs(mean) >= _WHOLE_NUMBERS_FROM else f"{mean:#.3g}"
-    return f"{number}{metric_unit(metric, texts)}".replace("-", "\u2212")
+    level = 100 * mean if is_proportion(metric) else mean
+    decimals = 1 if is_proportion(metric) else _count_decimals(level)
+    number = f"{round(level, decimals) + 0.0:,.{decimals}f}".replace(",", "\u202f").replace("-", "\u2212")
+    return f"{number}{mean_unit(metric, texts)}"
 
 
-def _level_unit(metric: str, texts: DisplayTexts) -> str:
-    return "\u202f%" if is_proportion(metric) else metric_unit(metric, texts)
+def _count_decimals(level: float) -> int:
+    """Return the decimals of a number that is rounded to the significant digits."""
+    magnitude = math.floor(math.log10(abs(float(f"{level:.{_SIGNIFICANT_DIGITS}g}")))) if level else 0
+    return min(max(_SIGNIFICANT_DIGITS - 1 - magnitude, 0), _MAX_DECIMALS)
 
 
 def _format_difference(metric: str, mean: float, reference: float) -> str:
@@ -293,7 +321,7 @@ def _format_difference(metric: str, mean: float, reference: float) -> str:
     return f"{per_cent:{'+' if per_cent else ''}d}\u202f%".replace("-", "\u2212")
 
 
-def _notes(log: DayLog) -> Iterator[str]:
+def _notes(log: DayLog, unit_noun: str) -> Iterator[str]:
     """Yield sentences on the band, the days and what is missing."""
     if not log.days:
         yield "There is no day with responses yet, or every half-life is too long for means of days."
@@ -304,7 +332,7 @@ def _notes(log: DayLog) -> Iterator[str]:
         f"{format_level(BAND_ALPHA)}. No verdict depends on marks."
     )
     yield (
-        "A day's mean is over the responses of the day. The effect that is judged is over students with complete "
+        f"A day's mean is over the responses of the day. The effect that is judged is over {unit_noun}s with complete "
         "exposure windows. n is the number of responses with a value, of all responses. Below "
         f"{MIN_RESPONSES_PER_DAY}, no difference is displayed."
     )

@@ -78,9 +78,9 @@ class Headline:
     In per cent of the control's mean or, where that is undefined, in the unit of the metric.
     """
     bounds: RelativeBounds
-    known: str
+    finding: str
     """What the data have shown, including certain harm of a guardrail metric."""
-    blocking: str | None
+    obstacle: str | None
     """What prevents the treatment from being shipped; None if nothing does."""
     next_step: str
     """What to do, or when the blocking question is expected to be decided."""
@@ -96,8 +96,8 @@ class Headline:
             "effect": effect,
             "lower": lower,
             "upper": upper,
-            "known": self.known,
-            "blocking": self.blocking,
+            "finding": self.finding,
+            "obstacle": self.obstacle,
             "next_step": self.next_step,
             "students": {"control": self.students[0], "treatment": self.students[1]},
         }
@@ -129,8 +129,8 @@ def _describe_headline(experiment: ExperimentSummary, treatment: str, verdict: V
         title=state_title(experiment, verdict),
         effect=effect,
         bounds=_NO_BOUNDS if is_hidden else judged_effect(verdict),
-        known=" ".join(view.describe_known(effect)),
-        blocking=view.describe_blocking(),
+        finding=" ".join(view.describe_finding(effect)),
+        obstacle=view.describe_obstacle(),
         next_step=view.describe_next_step(),
         students=(verdict.primary.control.units, verdict.primary.treatment.units),
     )
@@ -205,7 +205,7 @@ class _VerdictView:
         """The codes of the reasons."""
         return frozenset(reason.code for reason in self.verdict.reasons)
 
-    def describe_known(self, effect: str | None) -> Iterator[str]:
+    def describe_finding(self, effect: str | None) -> Iterator[str]:
         """Yield sentences on the primary metric, and on guardrail metrics that have changed for the worse."""
         evidence, primary = self.verdict.evidence, self.verdict.primary
         label, treatment = metric_label(evidence.metric, evidence.texts), evidence.treatment_label
@@ -233,7 +233,7 @@ class _VerdictView:
                 if result.is_certain_harm and result.state != "crossed":
                     yield _describe_certain_harm(result, evidence.texts)
 
-    def describe_blocking(self) -> str | None:
+    def describe_obstacle(self) -> str | None:
         """Return the findings that speak against shipping the treatment now; None if there are none."""
         texts = [
             reason.text
@@ -327,13 +327,13 @@ class _VerdictView:
         rates = self.verdict.evidence.students_per_day_with(result.control, result.treatment)
         days = days_until_decided(result, rates)
         if result.state == "unknown":
-            return f"The time until the guardrail on the {label} is decided is not known yet."
+            return f"Guardrail on {label}: the time until it is decided is not known yet."
         if days is None:
             return (
-                f"If the {label} stays as observed, it is too close to its margin to be decided within ten years: "
-                "decide whether this margin matters."
+                f"Guardrail on {label}: the observed difference is too close to the margin to be decided within ten "
+                "years. Consider whether this margin matters."
             )
-        return f"If the {label} stays as observed, its guardrail is decided {self._in_days(days)}."
+        return f"Guardrail on {label}: if the difference stays as observed, it is decided {self._in_days(days)}."
 
     def _days_until_sufficient(self) -> float | None:
         """Return the days until both variants have enough students and entry days; None if unknown."""

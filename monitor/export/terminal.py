@@ -181,7 +181,7 @@ def _headline_title(headline: Headline) -> str:
 def _headline_lines(headline: Headline) -> Iterator[Text]:
     """Yield the title, and the lines on what is known, what blocks shipping, and what comes next."""
     yield Text(_headline_title(headline), style="bold")
-    lines = ("Known", headline.known), ("Blocking", headline.blocking), ("Next", headline.next_step)
+    lines = ("Known", headline.finding), ("Blocking", headline.obstacle), ("Next", headline.next_step)
     yield from (Text(f"  {label}: {text}") for label, text in lines if text is not None)
 
 
@@ -278,7 +278,7 @@ def render_verdicts(experiment: ExperimentSummary, verdict_history: VerdictHisto
     for name, verdict in analysis.verdicts.items():
         if name in verdict_history:
             parts += _headline_lines(headlines[name])
-            parts += [Text(f"  {line}") for line in _verdict_lines(experiment, name, verdict, headlines[name].blocking)]
+            parts += [Text(f"  {line}") for line in _verdict_lines(experiment, name, verdict, headlines[name].obstacle)]
             periods = verdict_history[name]
             sentences = (describe_history(periods, verdict.state), describe_first_decision(periods, verdict))
             parts += [Text(f"  {sentence}") for sentence in sentences if sentence is not None]
@@ -313,17 +313,17 @@ def _comparison_table(
 
 
 def _verdict_lines(
-    experiment: ExperimentSummary, treatment: str, verdict: Verdict, blocking: str | None
+    experiment: ExperimentSummary, treatment: str, verdict: Verdict, obstacle: str | None
 ) -> Iterator[str]:
     """Yield lines on the effect, reasons, notes, guardrails, sample ratio, crossovers, and the state's name.
 
-    Reasons in `blocking` are left out, because the headline contains them.
+    Reasons in `obstacle` are left out, because the headline contains them.
     """
     effect = describe_effect(experiment.control, treatment, verdict)
     if effect is not None:
         yield effect
     sentences = [reason.text for reason in verdict.reasons]
-    yield from (f"Reason: {sentence}" for sentence in sentences if sentence not in (blocking or ""))
+    yield from (f"Reason: {sentence}" for sentence in sentences if sentence not in (obstacle or ""))
     notes = [note.text for note in verdict.notes]
     yield from (f"{'Warning' if note.is_warning else 'Note'}: {note.text}" for note in verdict.notes)
     guardrails = [describe_guardrail(result, experiment.texts) for result in verdict.guardrails]

@@ -94,7 +94,7 @@ def write_message(
             title, tone = f"{headlines[0].label}: {STATE_TITLES['stop_harm']}", "bad"
     link = page_address(public_url, experiment.name)
     # The judged effect is the first number of every message on a treatment.
-    lines = [*([] if change.treatment is None else [headlines[0].known]), *reasons]
+    lines = [*([] if change.treatment is None else [headlines[0].finding]), *reasons]
     for headline in headlines:
         lines += _headline_lines(headline, experiment, has_name=change.treatment is None)
     lines = list(dict.fromkeys(lines))
@@ -209,7 +209,7 @@ def _headline_lines(headline: Headline, experiment: ExperimentSummary, *, has_na
         f"Students: {format_count(control_students)} ({experiment.texts.variant_label(experiment.control)}) and "
         f"{format_count(treatment_students)} ({experiment.texts.variant_label(headline.treatment)})."
     )
-    return [f"{prefix}{headline.known}", *filter(None, [headline.blocking, headline.next_step]), students]
+    return [f"{prefix}{headline.finding}", *filter(None, [headline.obstacle, headline.next_step]), students]
 
 
 def _result_json(headline: Headline) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from monitor.analysis import (
 from monitor.clock import HOUR_MS, Clock
 from monitor.config import DeclaredSet, ExperimentSettings, Settings
 from monitor.engine import CAPPED_PREFIX, EXCLUDED_VARIANT_OFFSET, IdHasher
-from monitor.errors import StoreUnavailable, UnusableStore, UsageError
+from monitor.errors import StoreUnavailable, UnknownExperiment, UnusableStore, UsageError, setting_text
 from monitor.metrics import IntArray, RecordLayout, ResponseRecord, UnitRecord, chunk_length_ms
 from monitor.state.backfills import read_backfills
 from monitor.state.day_sums import DaySumsReader
@@ -180,6 +180,17 @@ class StoreReader:
         """Return the configured experiments."""
         return self._settings.experiments
 
+    def find_experiment(self, name: str) -> ExperimentSettings:
+        """Return the settings of an experiment.
+
+        Raises `UnknownExperiment`, also for a name from a summary: the configuration may have changed since then.
+        """
+        settings = next((experiment for experiment in self.experiments if experiment.name == name), None)
+        if settings is None:
+            # The text goes to readers who may not see the names of all other experiments.
+            raise UnknownExperiment(f"unknown experiment {setting_text(name)}: the configuration does not declare it")
+        return settings
+
     def select_experiment(self, name: str) -> StoreReader:
         """Return a reader of one experiment of the same store, with equal results; KeyError for an unknown name.
 
@@ -202,7 +213,7 @@ class StoreReader:
 
     def item_reader(self, experiment: str) -> ItemReader:
         """Return a reader of an experiment's items. Raises `UsageError` if the experiment counts no items."""
-        (experiment_settings,) = (settings for settings in self.experiments if settings.name == experiment)
+        experiment_settings = self.find_experiment(experiment)
         if experiment_settings.items is None:
             raise UsageError(
                 f"experiment {experiment}: items are not counted. Set experiments.{experiment}.items, such as '30d': a "
@@ -211,11 +222,14 @@ class StoreReader:
         return ItemReader(self.store, experiment_settings, self.numbers[experiment])
 
     def read_snapshots(self, experiment: str) -> SnapshotHistory:
-        """Return an experiment's snapshots, oldest first. Raises `StoreUnavailable`."""
-        return self._snapshot_log.read_all(self.numbers[experiment])
+        """Return an experiment's snapshots, oldest first. Raises `UnknownExperiment` and `StoreUnavailable`."""
+        return self._snapshot_log.read_all(self.numbers[self.find_experiment(experiment).name])
 
     def read_verdict_history(self, experiment: ExperimentSummary) -> VerdictHistory:
-        """Return the history of an experiment's verdicts from the snapshots. Raises `StoreUnavailable`."""
+        """Return the history of an experiment's verdicts from the snapshots.
+
+        Raises `UnknownExperiment` and `StoreUnavailable`.
+        """
         return list_verdict_history(experiment, self.read_snapshots(experiment.name))
 
     def read_past_means(
@@ -256,9 +270,10 @@ class StoreReader:
     def read_days(self, experiment: ExperimentSummary, as_of_ms: int | None = None) -> DayReading:
         """Return the sums of an experiment's last days; with `as_of_ms`, of the days up to then.
 
-        `experiment` is of a summary of the same time. Raises `StoreUnavailable` and `UnusableStore`.
+        `experiment` is of a summary of the same time. Raises `UnknownExperiment`, `StoreUnavailable` and
+        `UnusableStore`.
         """
-        (settings,) = (each for each in self.experiments if each.name == experiment.name)
+        settings = self.find_experiment(experiment.name)
         newest_ms = max(variant.last_response_at_ms or 0 for variant in experiment.variants.values())
         now_ms, analysis = max(newest_ms, experiment.newest_event_ms), experiment.analysis
         first_response_ms = None
@@ -374,6 +389,7 @@ class StoreReader:
                 newest_event_ms=counts.newest_ms,
                 data_quality=students.data_quality,
                 history=students.history,
+                unit_noun="student" if experiment.unit == "user" else "group",
                 unit_id_name="user id" if experiment.unit == "user" else experiment.unit_field,
                 owner=experiment.owner,
                 hypothesis=experiment.hypothesis,

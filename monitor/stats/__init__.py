@@ -92,6 +92,7 @@ from monitor.stats.wording import (
     format_difference,
     format_level,
     format_mean,
+    mean_unit,
     metric_label,
     metric_unit,
 )
@@ -175,6 +176,7 @@ __all__ = [
     "late_arrival_estimate",
     "live_metric_statistic",
     "live_rated_share_statistic",
+    "mean_unit",
     "metric_label",
     "metric_unit",
     "parse_evidence",

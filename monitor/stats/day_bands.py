@@ -43,6 +43,14 @@ class DayBand(NamedTuple):
         tolerance = _ROUNDING_ERROR * abs(self.usual)
         return self.lower - tolerance <= mean <= self.upper + tolerance
 
+    def clip(self, least: float, most: float) -> DayBand:
+        """Return the part of the band within the range of a metric's values.
+
+        >>> DayBand(0.05, -0.009, 0.109).clip(0.0, 1.0)
+        DayBand(usual=0.05, lower=0.0, upper=0.109)
+        """
+        return DayBand(self.usual, max(self.lower, least), min(self.upper, most))
+
 
 def predict_day_mean(
     days_before: Sequence[SampleMeanStatistic], day: SampleMeanStatistic, alpha: float

@@ -117,6 +117,15 @@ def metric_unit(name: str, texts: DisplayTexts = NO_TEXTS) -> str:
     return _configured_unit(name, texts) or _UNITS.get(name, "")
 
 
+def mean_unit(name: str, texts: DisplayTexts = NO_TEXTS) -> str:
+    """Return the unit of a metric's mean, with a space before: per cent for shares, otherwise that of a change.
+
+    >>> mean_unit("rated_share")[1:], mean_unit("latency_ms"), mean_unit("dcg@5")
+    ('%', ' ms', '')
+    """
+    return "\u202f%" if is_proportion(name) else metric_unit(name, texts)
+
+
 def _configured_unit(name: str, texts: DisplayTexts) -> str:
     """Return the unit of the configuration with a space before; empty without one."""
     unit = texts.metric_text(name).unit

@@ -93,7 +93,10 @@ _BOUNDS: Final = "format(datum.l, valueFormat) + ' to ' + format(datum.u, valueF
 _VALUE_TEXT: Final = _numbers_text(_VALUE)
 _INTERVAL_TEXT: Final = _numbers_text(f"(isValid(datum.l) && isValid(datum.u) ? {_BOUNDS} : '–')")
 _BOUNDED_VALUE_TEXT: Final = _numbers_text(f"{_VALUE} + (isValid(datum.l) ? ' (' + {_BOUNDS} + ')' : '')")
-_ROW_LABEL: Final = "length(datum.label) > (width < 400 ? 18 : 28) ? split(replace(datum.label, regexp('^(.{6,24}) '), '$1\\n'), '\\n') : datum.label"
+_ROW_LABEL: Final = (
+    "length(datum.label) > (width < 400 ? 18 : 28) ? "
+    "split(replace(datum.label, regexp('^(.{6,24}) '), '$1\\n'), '\\n') : datum.label"
+)
 """The name of a row, in two lines if it is long."""
 _HORIZONTAL_TICKS: Final = "max(3, floor(width / 90))"
 

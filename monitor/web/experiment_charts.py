@@ -117,10 +117,8 @@ def effect_chart(report: ReportData, treatment: str, verdict: Verdict) -> ChartS
 def _event_marks(report: ReportData) -> list[EventMark]:
     """Return the changes and unusual days; without a log of the days, the changes of the intended shares."""
     if report.day_log is not None:
-        return [
-            EventMark(mark.time_ms, mark.label, mark.kind in _IMPORTANT_KINDS)
-            for mark in list_day_marks(report.day_log, report.settings.texts)
-        ]
+        marks = list_day_marks(report.day_log, report.summary, report.min_students)
+        return [EventMark(mark.time_ms, mark.label, mark.kind in _IMPORTANT_KINDS) for mark in marks]
     return _share_changes(report)
 
 

@@ -16,6 +16,7 @@ from monitor.web.experiment_report import REPORT_TEMPLATE, report_values
 from monitor.web.experiment_view import ChartRange, describe_experiment, format_day
 from monitor.web.glossary import TermLinks, glossary_sections
 from monitor.web.pages import PageContent, experiment_path
+from monitor.web.share_links import SHARE_PARAMETER
 
 GLOSSARY_PATH: Final = "/glossary"
 _MAX_ITEMS: Final = 100
@@ -74,7 +75,8 @@ def experiment_page(report: ReportData, query: Mapping[str, str], health: Servic
     """Return the page of an experiment: see `ExperimentPages.page`."""
     values = describe_experiment(
         report,
-        TermLinks(GLOSSARY_PATH),
+        # A share link opens this page alone, so the page lists its terms.
+        TermLinks("" if SHARE_PARAMETER in query else GLOSSARY_PATH),
         now_ms=now_ms,
         freshness=health.freshness.get(report.settings.name),
         chart_range=_chart_range(report, query),
@@ -153,7 +155,9 @@ def _page_values(report: ReportData, query: Mapping[str, str], now_ms: int) -> d
         "as_of_text": query.get("as_of", ""),
         "from_date": query.get("from", ""),
         "to_date": query.get("to", ""),
-        "items_page": None if report.settings.items is None else experiment_path(name, "/items"),
+        "items_page": None
+        if report.settings.items is None or SHARE_PARAMETER in query
+        else experiment_path(name, "/items"),
         "query": f"?{urlencode(as_of)}" if as_of else "",
         "json_path": f"/api/experiments/{quote(name, safe='')}/verdict",
     }

@@ -588,7 +588,7 @@ def _split_context(report: ReportData) -> dict[str, Any]:
         "p": f"{result.p:.2g}",
         "alpha": f"{result.alpha:g}",
         "phases": phases,
-        "excluded_alarm": excluded is not None and excluded.alarm,
+        "excluded": None if excluded is None else {"alarm": excluded.alarm, "p": f"{excluded.p:.2g}"},
         "left_out_days": [calendar.date_text(day) for day in report.latest_analysis.excluded_days],
     }
 

@@ -112,7 +112,7 @@ class TermLinks:
     """
 
     def __init__(self, page: str) -> None:
-        self._page = page
+        self.page = page
         self.used: dict[str, GlossaryEntry] = {}
         """Anchor → entry of each term that was written so far."""
 
@@ -121,5 +121,5 @@ class TermLinks:
         entry = _entries_by_name()[name]
         self.used[entry.anchor] = entry
         return Markup('<a class="term" href="{}#term-{}" data-definition="{}">{}</a>').format(
-            self._page, entry.anchor, entry.definition, text or name
+            self.page, entry.anchor, entry.definition, text or name
         )

@@ -36,7 +36,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from monitor.analysis import ExperimentSummary, StoreSummary, VerdictHistory, history_json
 from monitor.clock import Clock
 from monitor.config import DisplaySettings, HttpSettings, ReloadResult, parse_instant_ms, similar_name
-from monitor.errors import DependencyUnavailable, UnusableStore, UsageError, escape_controls, escape_lines, setting_text
+from monitor.errors import (
+    DependencyUnavailable,
+    UnknownExperiment,
+    UnusableStore,
+    UsageError,
+    escape_controls,
+    escape_lines,
+    setting_text,
+)
 from monitor.export import ExperimentsCollector, ServiceHealth, headlines_json
 from monitor.pipeline import ExperimentDeclarations
 from monitor.web.access import RequestRules
@@ -92,7 +100,7 @@ class HttpEndpoints:
     `DependencyUnavailable`. `read_verdicts` returns recent verdicts, see the methods of `StoreReader`. `read_items`
     takes the path after `/api/experiments/` and the query. It raises `UsageError` for a wrong query and KeyError for an
     unknown experiment. `read_days` returns the days of an experiment up to a time as JSON; without it, there is no such
-    path.
+    path. `read_days` and `read_history` raise `UnknownExperiment` if the experiment was removed after the summary.
     `read_health` returns a recent health of the service. It and `read_starts` may raise `DependencyUnavailable`.
     `reload_configuration` may block. `readiness_problems` returns the reasons why the process is not ready,
     `data_problems` sentences about events that do not count; neither blocks. Without `declarations`, there are no paths
@@ -288,9 +296,13 @@ class HttpEndpoints:
         visible_experiments = {key: experiments[key] for key in experiments if reader.can_see(key)}
         summary = replace(summary, experiments=visible_experiments)
         days_of = summary.experiments.get(name.removesuffix(_DAYS_SUFFIX)) if name.endswith(_DAYS_SUFFIX) else None
-        if self._read_days is not None and days_of is not None and name not in summary.experiments:
-            return _json_response(self._read_days(days_of, as_of_ms))
-        content = experiment_json(summary, name, self._read_history)
+        try:
+            if self._read_days is not None and days_of is not None and name not in summary.experiments:
+                return _json_response(self._read_days(days_of, as_of_ms))
+            content = experiment_json(summary, name, self._read_history)
+        except UnknownExperiment as error:
+            # The configuration was changed after the summary was read.
+            return _json_response({"error": str(error)}, 404)
         if content is None:
             return _json_response({"error": unknown_experiment_text(name, summary.experiments)}, 404)
         return _json_response(content)

@@ -111,7 +111,7 @@ def test_excluded_responses_are_in_the_tables_and_metrics_and_audited(redis_serv
     assert rows["Excluded responses"].values[0] == str(control.excluded_responses)
     assert rows["Excluded students"].values[0] == str(control.excluded_students)
     page = render_experiment_report(read_report_data(bench.reader, _EXCLUDING))
-    assert "<p>Excluded students: no sample ratio mismatch is detected (p = " in page
+    assert "Excluded students: no sample ratio mismatch is detected (p = " in page
     assert '<th scope="row">Excluded responses</th>' in page
     registry = CollectorRegistry()
     registry.register(ExperimentsCollector(lambda: summary, 1))

@@ -274,6 +274,7 @@ def test_groups_replace_students_as_units(redis_server: RedisServer) -> None:
     evidence = analyze_store(bench).verdicts["treatment"].evidence
     assert evidence.students == len({response.group_id for response in responses} - {None})
     assert evidence.anonymous_units == sum(response.group_id is None for response in responses)
+    assert bench.reader.read_summary().experiments[PLAIN_EXPERIMENT.name].unit_noun == "group"
 
 
 def test_late_arrivals_are_counted_by_variant_beyond_the_closing_delay(redis_server: RedisServer) -> None:

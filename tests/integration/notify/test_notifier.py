@@ -422,7 +422,7 @@ class TestContents:
         assert headline.effect is not None
         assert headline.effect in harm.body
         lines = harm.body.split("\n")
-        assert lines[:2] == [headline.known, harm.data["reasons"][0]]
+        assert lines[:2] == [headline.finding, harm.data["reasons"][0]]
         assert headline.next_step in lines
         assert f"Students: {headline.students[0]} (control) and {headline.students[1]} (treatment)." in lines
         assert "As of 17 Jan 2026, 00:00 UTC." in lines

@@ -13,6 +13,7 @@ import pytest
 from monitor.analysis import DayReading
 from monitor.clock import DAY_MS
 from monitor.config import DecaySpec, ExperimentSettings
+from monitor.errors import UnknownExperiment
 from monitor.events import Feedback, Response
 from monitor.export import describe_unusual_days, read_day_log, read_days_json
 from monitor.stats import SampleMeanStatistic
@@ -203,6 +204,19 @@ def test_a_broken_tuesday_is_stated(redis_server: RedisServer) -> None:
     content = read_days_json(bench.reader, experiment, None)
     assert content["sentences"] == [sentence]
     assert content["days"][14]["variants"]["treatment"]["left_band"]
+
+
+def test_an_experiment_that_a_reload_removed_is_unknown(redis_server: RedisServer) -> None:
+    """The summary is from a reader before the reload, and the days from the reader after."""
+    bench = StoreBench(redis_server)
+    removed = replace(bench.reader.read_summary().experiments["ranker"], name="removed")
+    for read in (bench.reader.read_days, bench.reader.read_verdict_history):
+        with pytest.raises(
+            UnknownExperiment, match=r'^unknown experiment "removed": the configuration does not declare it$'
+        ):
+            read(removed)
+    with pytest.raises(UnknownExperiment, match="removed"):
+        read_days_json(bench.reader, removed, None)
 
 
 def test_the_sum_of_the_days_is_that_of_all_time(redis_server: RedisServer) -> None:

@@ -53,11 +53,13 @@ def bench(valkey_server: RedisServer) -> StoreBench:
 
 @pytest.fixture
 def port(bench: StoreBench) -> Iterator[int]:
-    """Yield the port of a server with the store's experiment."""
+    """Yield the port of a server with the store's experiment, and one that is declared no more after the summary."""
     reader = bench.reader
 
     def read_summary(as_of_ms: int | None) -> StoreSummary:
-        return reader.read_summary(as_of_ms)
+        summary = reader.read_summary(as_of_ms)
+        removed = replace(summary.experiments["ranker"], name="removed")
+        return replace(summary, experiments={**summary.experiments, "removed": removed})
 
     endpoints = HttpEndpoints(
         read_summary=read_summary,
@@ -94,6 +96,14 @@ def test_the_days_of_an_experiment_are_served_as_json(port: int) -> None:
     assert not content["days"][-1]["over"]
     assert ask(port, "/api/experiments/nothing/days").status == 404
     assert ask(port, "/api/experiments/ranker/days/days").status == 404
+
+
+@pytest.mark.parametrize("path", ["removed/days", "removed/verdict"])
+def test_an_experiment_that_a_reload_removed_after_the_summary_gives_404(port: int, path: str) -> None:
+    """The answer names no other experiment, because the reader may not see all of them."""
+    answer = ask(port, f"/api/experiments/{path}")
+    expected = {"error": 'unknown experiment "removed": the configuration does not declare it'}
+    assert (answer.status, json.loads(answer.body)) == (404, expected)
 
 
 def test_days_as_of_a_past_time_end_then(port: int) -> None:

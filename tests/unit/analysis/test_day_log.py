@@ -18,7 +18,7 @@ from monitor.analysis import (
     build_day_log,
 )
 from monitor.clock import HOUR_MS
-from monitor.config import AllocationSettings, DecisionSettings, ExperimentChange, ExperimentSettings
+from monitor.config import AllocationSettings, DecisionSettings, ExperimentChange, ExperimentSettings, MetricSpec
 from monitor.days import day_calendar
 from monitor.export.presentation import STATE_TITLES
 from monitor.stats import ExperimentHistory, SampleMeanStatistic
@@ -132,6 +132,28 @@ def test_small_samples_give_no_remark() -> None:
     assert all(variant.band is None for entry in log.days for variant in entry.variants.values())
 
 
+@pytest.mark.parametrize("share", [0.05, 0.95])
+def test_bands_are_within_the_range_of_the_metric(share: float) -> None:
+    """A rare share that rises by half of all responses, and a frequent share that falls by so much, are remarked."""
+    spec = MetricSpec("share:liked", "share", kind="liked")
+    experiment = replace(EXPERIMENT, metrics=(spec,), primary=spec.name)
+    reading, changed = _reading(), share + (0.5 if share < 0.5 else -0.5)
+    days = {
+        day: {name: _liked(changed if (day, name) == (BROKEN_DAY, "treatment") else share) for name in by_variant}
+        for day, by_variant in reading.days.items()
+    }
+    log = _log(replace(reading, days=days), experiment)
+    bands = [variant.band for entry in log.days for variant in entry.variants.values() if variant.band is not None]
+    assert len(bands) == 2 * (DAYS - 7)
+    assert all(0.0 <= band.lower < band.usual < band.upper <= 1.0 for band in bands)
+    assert {band.lower for band in bands} == {0.0} if share < 0.5 else {band.upper for band in bands} == {1.0}
+    assert _remarks(log) == [(14, "left_band", "treatment")]
+
+
+def _liked(share: float) -> VariantDaySums:
+    return VariantDaySums(200, SampleMeanStatistic(200, 200 * share, 200 * share))
+
+
 def test_the_first_week_has_no_band() -> None:
     """A band needs seven days before, so that weekends are among them."""
     log = _log(_reading(means={(FIRST_DAY + 6, "treatment"): 1.0}))
@@ -164,15 +186,51 @@ def test_fewer_than_half_of_the_responses_of_any_day_of_a_week_are_a_drop() -> N
     log = _log(_reading(counts=counts))
     assert _remarks(log) == [(14, "drop", "control")]
     (remark,) = (remark for entry in log.days for remark in entry.remarks if remark.kind == "drop")
-    assert remark.text == "only 1797 responses, at least 3600 on each of the 7 days before"
+    assert remark.text.replace("\u202f", " ") == (
+        "only 1 797 responses; there were at least 3 600 on each of the 7 days before"
+    )
+
+
+def _experiment_with_shares(shares_by_day: Mapping[int, Mapping[str, float]]) -> ExperimentSettings:
+    """Return an experiment with the equal shares of `EXPERIMENT` before the first day."""
+    calendar = day_calendar("UTC")
+    allocations = tuple(AllocationSettings(calendar.start_ms(day), shares) for day, shares in shares_by_day.items())
+    return replace(EXPERIMENT, decision=DecisionSettings(allocations=allocations))
+
+
+def test_traffic_that_grows_less_than_a_larger_share_is_no_drop() -> None:
+    """Returning students keep their variant, so a share that is five times as large needs days to fill up."""
+    shares = {FIRST_DAY: {"control": 0.9, "treatment": 0.1}, BROKEN_DAY: {"control": 0.5, "treatment": 0.5}}
+    counts = {(day, "treatment"): 100 if day < BROKEN_DAY else 200 for day in range(FIRST_DAY, FIRST_DAY + DAYS)}
+    log = _log(_reading(counts=counts), _experiment_with_shares(shares))
+    assert _remarks(log) == [(0, "share_change", None), (14, "share_change", None)]
+
+
+def test_a_drop_below_the_earlier_traffic_is_found_on_the_first_day_of_a_larger_share() -> None:
+    """At least the responses of the days before are due."""
+    shares = {FIRST_DAY: {"control": 0.9, "treatment": 0.1}, BROKEN_DAY: {"control": 0.5, "treatment": 0.5}}
+    counts = {(day, "treatment"): 400 for day in range(FIRST_DAY, FIRST_DAY + DAYS)} | {(BROKEN_DAY, "treatment"): 199}
+    log = _log(_reading(counts=counts), _experiment_with_shares(shares))
+    assert (14, "drop", "treatment") in _remarks(log)
+
+
+def test_a_drop_after_a_smaller_share_states_what_was_due_at_that_share() -> None:
+    """The days before had more responses, so their number would not explain the remark."""
+    shares = {BROKEN_DAY: {"control": 0.8, "treatment": 0.2}}
+    log = _log(_reading(counts={(BROKEN_DAY, "treatment"): 200}), _experiment_with_shares(shares))
+    (remark,) = (remark for entry in log.days for remark in entry.remarks if remark.kind == "drop")
+    assert (
+        remark.text.replace("\u202f", " ")
+        == "only 600 responses; at least 1 440 were due at the smaller share of this day"
+    )
 
 
 def test_fewer_responses_for_a_smaller_share_are_no_drop() -> None:
     """The change of the shares is remarked instead, and a variant that gets no students is not silent."""
     calendar = day_calendar("UTC")
-    shares = [(BROKEN_DAY, {"control": 0.9, "treatment": 0.1}), (BROKEN_DAY + 1, {"control": 1.0})]
-    allocations = tuple(AllocationSettings(calendar.start_ms(day), share) for day, share in shares)
-    experiment = replace(EXPERIMENT, decision=DecisionSettings(allocations=allocations))
+    experiment = _experiment_with_shares(
+        {BROKEN_DAY: {"control": 0.9, "treatment": 0.1}, BROKEN_DAY + 1: {"control": 1.0}}
+    )
     counts = {(BROKEN_DAY, "treatment"): 240, (BROKEN_DAY, "control"): 2160}
     counts |= {(day, "treatment"): 0 for day in range(BROKEN_DAY + 1, FIRST_DAY + DAYS)}
     log = _log(_reading(counts=counts), experiment)
@@ -207,7 +265,7 @@ def test_a_silence_of_all_variants_is_one_remark() -> None:
     log = _log(_without_hours(_reading(), VARIANTS, start_ms, 10))
     assert _remarks(log) == [(14, "silence", None)]
     (remark,) = next(entry.remarks for entry in log.days if entry.day == BROKEN_DAY)
-    assert remark.text == "no responses from 18:00 to 24:00; about 1800 were due"
+    assert remark.text == "no responses from 18:00 to 24:00; about 1\u202f800 were due"
 
 
 def test_closed_weekends_are_not_silent() -> None:
@@ -268,6 +326,12 @@ def test_the_standard_error_has_the_design_effect() -> None:
     assert log.days[0].variants["control"].standard_error == pytest.approx(1.3 * (1.5 / 1200) ** 0.5)
     without = build_day_log(EXPERIMENT, _reading(days=1), ExperimentHistory(), {}, STATE_TITLES, {})
     assert without.days[0].variants["control"].standard_error is None
+
+
+def test_the_population_of_the_means_is_that_of_the_verdict() -> None:
+    """An answer metric is over the responses with a value, whatever the population is."""
+    everything = replace(EXPERIMENT, decision=DecisionSettings(population="all"))
+    assert (_log(_reading(days=1)).population, _log(_reading(days=1), everything).population) == ("rated", "all")
 
 
 def test_an_experiment_without_days_has_an_empty_log() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -294,3 +295,15 @@ class TestDeclaredSet:
         third = replace(self._LABELED, variants={"control": 0.4, "treatment": 0.4, "third": 0.2})
         dropped = replace(third, variants={"control": 0.5, "third": 0.5}, texts=DisplayTexts())
         assert carry_allocations(third, dropped, 7).texts.variants == {"treatment": DisplayText("New")}
+
+    @pytest.mark.parametrize("texts", [{"third": DisplayText("New")}, {}])
+    def test_a_dropped_variant_loses_a_label_that_a_configured_variant_has(
+        self, texts: Mapping[str, DisplayText]
+    ) -> None:
+        """As its label or as its name; otherwise readers could not tell the two apart. The description remains."""
+        earlier = replace(self._LABELED, texts=DisplayTexts(variants={"treatment": DisplayText("New", "", "First")}))
+        name = "third" if texts else "New"
+        successor = replace(earlier, variants={"control": 0.5, name: 0.5}, texts=DisplayTexts(variants=texts))
+        carried = carry_allocations(earlier, successor, 7).texts
+        assert carried.variants == {"treatment": DisplayText("", "", "First"), **texts}
+        assert carried.variant_label("treatment") == "treatment"

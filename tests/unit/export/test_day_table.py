@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from monitor.analysis import DayEntry, DayLog, DayRemark, ExperimentSummary, VariantDay
 from monitor.analysis.summary import VariantSummary
 from monitor.clock import DAY_MS, HOUR_MS
-from monitor.config import DisplayText, DisplayTexts, MetricSpec
+from monitor.config import DisplayText, DisplayTexts, MetricSpec, Population
 from monitor.export import build_day_table, describe_unusual_days, list_day_marks
 from monitor.stats import DayBand
 from monitor.web.pages import TEMPLATE_ENVIRONMENT
@@ -55,9 +57,27 @@ def test_a_collapse_is_stated_with_day_usual_mean_and_number_of_responses() -> N
     )
     (sentence,) = describe_unusual_days(_log(BROKEN), replace(_experiment(), texts=texts))
     assert sentence.replace("\u202f", " ") == (
-        "On Tuesday 24 November, model B's mean answer quality was 1.20 instead of the usual 2.10 (−43 %), "
+        "On Tuesday 24 November, model B's answer quality was 1.20 instead of the usual 2.10 (−43 %), "
         "over 3 400 rated responses."
     )
+
+
+@pytest.mark.parametrize("label", ["Mean rating", "average relevance", "answer quality"])
+def test_a_configured_label_is_stated_as_it_is(label: str) -> None:
+    """Only the name of a metric without a label is preceded by "mean"."""
+    labeled = replace(_experiment(), texts=DisplayTexts(metrics={"dcg@5": DisplayText(label)}))
+    for experiment, quantity in ((labeled, label), (_experiment(), "mean dcg@5")):
+        (sentence,) = describe_unusual_days(_log(BROKEN), experiment)
+        assert sentence.startswith(f"On Tuesday 24 November, treatment's {quantity} was 1.20 ")
+
+
+@pytest.mark.parametrize(
+    ("mean", "text"), [(99.96, "100"), (0.00001234, "0.0000"), (0.0, "0.00"), (12_345.6, "12 346"), (9.999, "10.0")]
+)
+def test_means_have_no_exponent_and_no_trailing_dot(mean: float, text: str) -> None:
+    """Three significant digits, at most four decimals, and thousands in groups as in the sentences."""
+    table = build_day_table(_log(_entry(TUESDAY, _variant(mean), _variant(mean))), _experiment())
+    assert table.newest_rows[0].cells[0].mean.replace("\u202f", " ") == text
 
 
 def test_shares_are_stated_in_points() -> None:
@@ -118,11 +138,28 @@ def test_means_over_too_few_students_are_not_displayed() -> None:
     assert build_day_table(_log(BROKEN), _experiment(), min_students=340).newest_rows[0].cells[1].is_unusual
 
 
+def test_a_difference_from_a_hidden_mean_is_hidden_too() -> None:
+    """Otherwise the control's mean could be computed from the treatment's mean and the difference."""
+    entry = _entry(TUESDAY, _variant(2.05, count=400), _variant(2.5))
+    hidden, shown = (
+        build_day_table(_log(entry), _experiment(), min_students).newest_rows[0].cells for min_students in (50, 40)
+    )
+    assert [(cell.mean, cell.difference) for cell in hidden] == [("–", ""), ("2.50", "")]
+    assert shown[1].difference.replace("\u202f", " ") == "+22 %"
+
+
+def test_means_over_too_few_students_have_no_mark() -> None:
+    """As in the table; marks of other remarks remain."""
+    log = _log(replace(BROKEN, remarks=(*BROKEN.remarks, DayRemark("drop", "only 600 responses", "treatment"))))
+    assert [mark.kind for mark in list_day_marks(log, _experiment(), 341)] == ["drop"]
+    assert [mark.kind for mark in list_day_marks(log, _experiment(), 340)] == ["left_band", "drop"]
+
+
 def test_marks_are_at_changes_and_in_the_middle_of_unusual_days() -> None:
     """Incomplete days have no mark."""
     change = DayRemark("share_change", "shares: 0.5 → 0.9", at_ms=TUESDAY * DAY_MS + HOUR_MS)
     partial = DayRemark("partial", "not over yet: until 20:00")
-    marks = list_day_marks(_log(replace(BROKEN, remarks=(*BROKEN.remarks, partial, change))))
+    marks = list_day_marks(_log(replace(BROKEN, remarks=(*BROKEN.remarks, partial, change))), _experiment())
     assert [(mark.time_ms - TUESDAY * DAY_MS, mark.kind, mark.label) for mark in marks] == [
         (HOUR_MS, "share_change", "shares: 0.5 → 0.9"),
         (DAY_MS // 2, "left_band", "treatment: mean out of its band"),
@@ -145,6 +182,28 @@ def test_the_rendered_table_has_rows_remarks_and_the_earlier_days_folded() -> No
     assert page.index("<details") > page.index("Tuesday <small>24 Nov")
     assert "2 earlier days" in page
     assert page.count("instead of the usual") == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "population", "noun"),
+    [
+        (MetricSpec("dcg@5", "dcg", 5), "rated", "rated responses"),
+        (MetricSpec("dcg@5", "dcg", 5), "all", "responses"),
+        (MetricSpec("latency_ms", "latency_ms"), "rated", "responses"),
+    ],
+)
+def test_sentences_name_the_responses_behind_the_mean(spec: MetricSpec, population: Population, noun: str) -> None:
+    """With all responses as the population, unrated responses are in the mean of a ranking metric, too."""
+    log = replace(_log(BROKEN, metric=spec.name), population=population)
+    (sentence,) = describe_unusual_days(log, _experiment(spec))
+    assert sentence.replace("\u202f", " ").endswith(f", over 3 400 {noun}.")
+
+
+def test_notes_name_the_unit_of_the_experiment() -> None:
+    """Classes are groups, and not students."""
+    notes = build_day_table(_log(BROKEN), replace(_experiment(), unit_noun="group")).notes
+    assert "The effect that is judged is over groups with complete exposure windows." in notes[1]
+    assert "student" not in " ".join(notes)
 
 
 def test_without_days_the_table_explains_why() -> None:

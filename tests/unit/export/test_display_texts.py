@@ -90,7 +90,7 @@ def test_the_headline_has_labels() -> None:
     """With the name of the variant in parentheses, because commands need it."""
     (headline,) = describe_headlines(_summary())
     assert (headline.treatment, headline.label) == ("treatment", "New ranker (treatment)")
-    assert headline.known.startswith("Answer quality is better with New ranker: +")
+    assert headline.finding.startswith("Answer quality is better with New ranker: +")
     assert headline.next_step == "Roll out New ranker: nothing more has to be waited for."
     (plain,) = describe_headlines(_summary(replace(LABELED, texts=DisplayTexts())))
     assert plain.label == "treatment"

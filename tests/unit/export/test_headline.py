@@ -78,7 +78,7 @@ class TestEffect:
         content = headlines_json(experiment)["treatment"]
         assert (content["effect"], content["lower"], content["upper"]) == bounds
         assert content["effect_text"] == headline.effect
-        assert headline.effect in headline.known
+        assert headline.effect in headline.finding
 
     def test_prometheus_has_the_same_effect(self) -> None:
         """As a fraction, with its bounds."""
@@ -100,13 +100,13 @@ class TestEffect:
             (_headline(_experiment(days=0.5)), "not known yet"),
         ):
             assert (headline.effect, headline.bounds) == (None, (None, None, None))
-            assert headline.known == f"The effect of treatment on dcg@5 is {reason}."
+            assert headline.finding == f"The effect of treatment on dcg@5 is {reason}."
 
     def test_a_hidden_effect_is_in_no_line(self) -> None:
         """Reasons with numbers and the time until they are decided are left out, too."""
         settings = with_decision_settings(mde=0.05, guardrails=())
         headline = _headline(_experiment(settings, EQUAL_STUDENTS), 10**6)
-        assert headline.blocking == "The evidence does not suffice for another state yet."
+        assert headline.obstacle == "The evidence does not suffice for another state yet."
         assert headline.next_step == "Keep the experiment running."
 
     def test_a_relative_change_of_a_share_is_named_so(self) -> None:
@@ -124,7 +124,7 @@ class TestEffect:
         """A reader would take it for a result."""
         headline = _headline(_with_verdict(_experiment(), state="invalid"))
         assert (headline.effect, headline.tone) == (None, "bad")
-        assert headline.known == "The variants cannot be compared, so no effect is known."
+        assert headline.finding == "The variants cannot be compared, so no effect is known."
 
     def test_an_effect_without_relative_bounds_is_in_the_unit_of_the_metric(self) -> None:
         """A control whose mean may be 0 has no relative bounds."""
@@ -138,8 +138,8 @@ class TestLines:
     def test_a_treatment_to_ship_is_blocked_by_nothing(self) -> None:
         """The next step is the roll-out."""
         headline = _headline(_experiment())
-        assert (headline.title, headline.tone, headline.blocking) == ("Ship", "good", None)
-        assert headline.known.startswith("dcg@5 is better with treatment: +")
+        assert (headline.title, headline.tone, headline.obstacle) == ("Ship", "good", None)
+        assert headline.finding.startswith("dcg@5 is better with treatment: +")
         assert headline.next_step == "Roll out treatment: nothing more has to be waited for."
 
     def test_an_undecided_experiment_has_the_days_until_its_smallest_effect_would_show(self) -> None:
@@ -147,8 +147,8 @@ class TestLines:
         settings = with_decision_settings(mde=0.05, guardrails=())
         headline = _headline(_experiment(settings, EQUAL_STUDENTS))
         assert headline.title == "Keep running"
-        assert headline.known.startswith("dcg@5 may be better or worse with treatment: ")
-        assert (headline.blocking or "").startswith("The effect on dcg@5 may be anywhere from")
+        assert headline.finding.startswith("dcg@5 may be better or worse with treatment: ")
+        assert (headline.obstacle or "").startswith("The effect on dcg@5 may be anywhere from")
         assert re.search(
             r"An effect of 0\.05 on dcg@5 would show in about \d+ days, on \d+ (January|February)", headline.next_step
         )
@@ -158,12 +158,11 @@ class TestLines:
         guardrails = (GuardrailSettings("rated_share", "down", 0.02),)
         headline = _headline(_experiment(with_decision_settings(mde=0.3, guardrails=guardrails)))
         assert headline.title == "Keep running"
-        assert headline.known.startswith("dcg@5 is better with treatment: +")
-        assert (headline.blocking or "").startswith("Share of rated responses")
+        assert headline.finding.startswith("dcg@5 is better with treatment: +")
+        assert (headline.obstacle or "").startswith("Share of rated responses")
         assert "smallest effect" not in headline.next_step
-        assert (
-            "If the share of rated responses stays as observed, its guardrail is decided in about" in headline.next_step
-        )
+        start = "Guardrail on share of rated responses: if the difference stays as observed, it is decided in about"
+        assert start in headline.next_step
 
     def test_the_first_decision_has_a_date(self) -> None:
         """Too young: the days that `min_days` still requires."""
@@ -181,22 +180,22 @@ class TestLines:
             result = _escalations(treatment, units)
             assert result.state == state
             headline = _headline(_with_verdict(_experiment(), guardrails=(result,)))
-            assert "Share of responses with feedback 'escalated' rose by 0." in headline.known
-            assert f", {conclusion} 1" in headline.known
+            assert "Share of responses with feedback 'escalated' rose by 0." in headline.finding
+            assert f", {conclusion} 1" in headline.finding
 
     def test_an_experiment_too_young_for_a_decision_is_invalid_already_with_a_wrong_split(self) -> None:
         """A repair now saves the days until the decision rule would say so."""
         students = [*make_students("control", 1.5, 1000, seed=1), *make_students("treatment", 2.0, 400, seed=2)]
         headline = _headline(_experiment(with_decision_settings(mde=0.3, min_days=20, guardrails=()), students))
         assert (headline.title, headline.tone, headline.effect) == ("Too early to decide", "bad", None)
-        assert headline.known == "The variants cannot be compared, so no effect is known."
-        assert "Students are not split as intended" in (headline.blocking or "")
+        assert headline.finding == "The variants cannot be compared, so no effect is known."
+        assert "Students are not split as intended" in (headline.obstacle or "")
         assert headline.next_step == "Repair the cause now: waiting does not help."
 
     def test_a_gain_before_the_first_decision_is_no_finding_yet(self) -> None:
         """The word "better" is kept for decisions."""
         headline = _headline(_experiment(with_decision_settings(mde=0.3, min_days=20, guardrails=())))
-        assert headline.known.startswith("dcg@5 is higher with treatment so far: +36.2 %")
+        assert headline.finding.startswith("dcg@5 is higher with treatment so far: +36.2 %")
 
     def test_an_experiment_that_is_over_is_not_kept_running(self) -> None:
         """After the planned end, and archived."""

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from monitor.analysis import DayEntry, DayLog, DayRemark, VariantDay
 from monitor.analysis.interim_history import compute_interim_analyses, compute_student_splits
 from monitor.analysis.snapshots import (
     DecayedMeanSnapshot,
@@ -22,6 +23,7 @@ from monitor.analysis.snapshots import (
     VariantSnapshot,
 )
 from monitor.analysis.summary import DecayedMean, ExperimentSummary, MetricSummary, VariantSummary
+from monitor.clock import HOUR_MS
 from monitor.config import (
     AllocationSettings,
     DisplayText,
@@ -37,6 +39,7 @@ from monitor.stats import (
     BackfillProgress,
     CupedAdjustment,
     DataQuality,
+    DayBand,
     Estimate,
     EstimatePair,
     ExperimentHistory,
@@ -583,6 +586,28 @@ class TestHistory:
         assert decayed_mean_point(7, DecayedMeanSnapshot(2.0, 0.1, 50.0), 3.5) == Point(7, 2.0, 1.65, 2.35)
         # With fewer effective responses it would be left far more often than is said.
         assert decayed_mean_point(7, DecayedMeanSnapshot(2.0, 0.1, 49.0), 3.5) == Point(7, 2.0)
+
+
+@pytest.mark.parametrize(("min_students", "labels"), [(2, ["treatment: mean 1.2 below its usual band"]), (3, [])])
+def test_the_marks_of_charts_leave_out_means_over_too_few_students(min_students: int, labels: list[str]) -> None:
+    """A student has 50 responses, and the day 100."""
+    report = report_data(STUDENTS_WITH_EFFECT, time_after_days(14), min_students=min_students)
+    day = VariantDay(100, 100, 1.2, 0.1, DayBand(2.0, 1.8, 2.2))
+    remark = DayRemark("left_band", "mean 1.2 below its usual band", "treatment")
+    variants = {"control": day, "treatment": day}
+    entry = DayEntry(FIRST_DAY, 0, HOUR_MS, is_over=True, variants=variants, remarks=(remark,))
+    summary = replace(
+        report.summary,
+        variants={
+            name: replace(variant, responses=50 * (variant.students + variant.responses_without_user))
+            for name, variant in report.summary.variants.items()
+        },
+    )
+    log = DayLog("dcg@5", "UTC", is_cut=False, days=(entry,))
+    verdict = report.latest_analysis.verdicts["treatment"]
+    chart = effect_chart(replace(report, summary=summary, day_log=log), "treatment", verdict)
+    assert chart is not None
+    assert [event["e"] for event in chart["datasets"].get("events", ())] == labels
 
 
 class TestStudentSplit:
