@@ -25,23 +25,30 @@ function createView(specification, config, options) {
   return new View(parse(spec, null, { ast: true }), { expr: expressionInterpreter, ...options });
 }
 
+/** Draws a figure; if that fails, the sentence stays, and the other figures are drawn. */
 function render(figure) {
   if (views.get(figure)) return;
-  const specification = JSON.parse(sourceOf(figure));
   const drawing = figure.querySelector(".chart-drawing");
-  drawing.replaceChildren();
-  const view = createView(specification, CONFIG, {
-    container: drawing,
-    hover: true,
-    renderer: "svg",
-    tooltip: tooltip.call,
-  });
-  views.set(figure, view);
+  const sentence = [...drawing.childNodes];
+  nearby.unobserve(figure);
+  try {
+    drawInto(drawing, figure);
+  } catch (error) {
+    drawing.replaceChildren(...sentence);
+    console.error("chart not drawn", error);
+  }
+}
+
+function drawInto(drawing, figure) {
+  const specification = JSON.parse(sourceOf(figure));
+  const view = createView(specification, CONFIG, { hover: true, renderer: "svg", tooltip: tooltip.call });
+  // Removes the sentence.
+  view.initialize(drawing);
   view.run();
+  views.set(figure, view);
   // The view has set another role, whose children a screen reader would read out.
   drawing.setAttribute("role", "img");
   drawing.querySelector("svg").setAttribute("aria-hidden", "true");
-  nearby.unobserve(figure);
   sizes.observe(drawing);
   figure.classList.add("drawn");
   if (Object.keys(specification.usermeta.columns).length) figure.append(toolbar(figure, view, specification));

@@ -28,15 +28,23 @@ if TYPE_CHECKING:
 ChartSpec: TypeAlias = dict[str, Any]
 """A Vega-Lite specification with sentences in `description`, and title, file name and CSV columns in `usermeta`."""
 Unit: TypeAlias = str
-"""Unit of the values, may be empty. Fractions in "%" or "percentage points" are multiplied by 100."""
+"""Unit of the values in words, any text or empty. The unit does not change the numbers: see the argument `scale`."""
+PER_CENT: Final = 100.0
+"""Scale of fractions that a chart shows in per cent or percentage points."""
 Stroke: TypeAlias = Literal["solid", "dashed", "dotted"]
 Tone: TypeAlias = Literal["good", "bad", "open"]
 """Colour of a judged interval: fine, harmful, or undecided."""
+GuardrailTone: TypeAlias = Literal["good", "tolerable", "bad", "open"]
+"""Colour of a guardrail: as `Tone`, or a certain harm that is smaller than the allowed harm."""
 
 _DASHES: Final[Mapping[Stroke, list[int]]] = {"solid": [1, 0], "dashed": [7, 4], "dotted": [2, 3]}
 _TONES: Final[tuple[Tone, ...]] = ("good", "bad", "open")
+_GUARDRAIL_TONES: Final[tuple[GuardrailTone, ...]] = ("good", "tolerable", "bad", "open")
 _HEIGHT: Final = 240
 _ROW_HEIGHT: Final = 30
+_GUARDRAIL_ROW_HEIGHT: Final = 44
+_BAR_OFFSET: Final = 7
+"""Pixels from the middle of a guardrail's row down to its bar; the state is above the bar."""
 _MAX_SHAPES: Final = 256
 _MAX_DOTS: Final = 40
 """Lines with at most this many points have a dot at each point."""
@@ -45,7 +53,15 @@ _UNSCALED_START: Final = 0.25
 _SIGNIFICANT_DIGITS: Final = 7
 _MAX_BAR_HARM: Final = 3.0
 """Harm in units of the allowed harm at which bars are cut off."""
+_STUB: Final = 0.25
+"""Length of a bar that is wholly beyond the axis, in units of the allowed harm."""
 _PALETTE_SIZE: Final = 6
+_EVENT_LABEL_WIDTH: Final = 15
+"""Pixels between the labels of two events, which are written upwards."""
+_LEAST_WIDTH: Final = 200
+_GREATEST_WIDTH: Final = 100_000
+_WIDTH_STEP: Final = 1.2
+"""Widths of the time axis for which labels are chosen: pixels, and the factor from one to the next."""
 _CHARACTER_WIDTH: Final = 7
 """Pixels of a character of a legend."""
 _TIME_PARAMETERS: Final = (
@@ -65,18 +81,23 @@ _TIME_LABEL: Final = (
 )
 _WHEN: Final = "utcFormat(datum.t, '%a %-d %b %Y, %H:%M')"
 _VALUE_LABEL: Final = "datum.value ? format(datum.value, valueFormat) : '0'"
-_VALUE_TEXT: Final = "isValid(datum.v) ? format(datum.v, valueFormat) : '–'"
-_INTERVAL_TEXT: Final = (
-    "isValid(datum.l) && isValid(datum.u) ? format(datum.l, valueFormat) + ' to ' + format(datum.u, valueFormat) : '–'"
-)
+
+
+def _numbers_text(numbers: str) -> str:
+    """Return the expression of numbers and their unit as text; D3 would write a small negative number as −0."""
+    return f"replace({numbers}, regexp('[+−]0(?![.\\\\d])', 'g'), '0') + unitSuffix"
+
+
+_VALUE: Final = "(isValid(datum.v) ? format(datum.v, valueFormat) : '–')"
+_BOUNDS: Final = "format(datum.l, valueFormat) + ' to ' + format(datum.u, valueFormat)"
+_VALUE_TEXT: Final = _numbers_text(_VALUE)
+_INTERVAL_TEXT: Final = _numbers_text(f"(isValid(datum.l) && isValid(datum.u) ? {_BOUNDS} : '–')")
+_BOUNDED_VALUE_TEXT: Final = _numbers_text(f"{_VALUE} + (isValid(datum.l) ? ' (' + {_BOUNDS} + ')' : '')")
 _ROW_LABEL: Final = (
-    "length(datum.label) > 28 ? split(replace(datum.label, regexp('^(.{6,24}) '), '$1\\n'), '\\n') : datum.label"
+    "length(datum.label) > (width < 400 ? 18 : 28) ? "
+    "split(replace(datum.label, regexp('^(.{6,24}) '), '$1\\n'), '\\n') : datum.label"
 )
 """The name of a row, in two lines if it is long."""
-_BOUNDED_VALUE_TEXT: Final = (
-    f"({_VALUE_TEXT}) + (isValid(datum.l) ? ' (' + format(datum.l, valueFormat) + ' to ' + "
-    "format(datum.u, valueFormat) + ')' : '') + unitSuffix"
-)
 _HORIZONTAL_TICKS: Final = "max(3, floor(width / 90))"
 
 
@@ -119,6 +140,8 @@ class EventMark:
 
     at_ms: float
     label: str
+    is_important: bool = False
+    """Whether the label has priority where not all labels find room; among equals, the newest have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +166,9 @@ class GuardrailBar:
     observed: float | None
     margin: float
     """Above 0."""
-    tone: Tone
+    tone: GuardrailTone
     state: str
-    """Words for the tooltip."""
+    """Words above the bar."""
     interval: str
     """The bounds in words, in the guardrail's unit, for the tooltip."""
 
@@ -166,18 +189,20 @@ def time_chart_spec(
     reference_lines: Sequence[ReferenceLine] = (),
     events: Sequence[EventMark] = (),
     unit: Unit = "",
+    scale: float = 1.0,
     signed: bool = False,
     value_title: str = "value",
     zone: str = UTC_ZONE,
 ) -> ChartSpec | None:
     """Return lines over time with bands, reference lines and marks of events; None if no line has a value.
 
-    Times are on the clock of `zone`. With `signed`, values have a sign.
+    All values are multiplied by `scale`, which gives them the unit. Times are on the clock of `zone`. With `signed`,
+    values have a sign.
     """
     lines = [line for line in lines if any(point.value is not None for point in line.points)]
     if not lines:
         return None
-    scale, local_ms = _unit_scale(unit), _local_time(zone)
+    local_ms = _local_time(zone)
     rows = [row for line in lines for row in _line_rows(line, scale, local_ms)]
     first, last = _time_domain([row["t"] for row in rows])
     low, high = (scale * bound for bound in _value_domain(lines, [line.value for line in reference_lines]))
@@ -188,7 +213,7 @@ def time_chart_spec(
         "references": [
             {"y": _rounded(scale * line.value), "n": line.label, "k": line.is_limit} for line in reference_lines
         ],
-        "events": [{"t": local_ms(event.at_ms), "e": event.label} for event in events],
+        "events": _event_rows(events, last - first, local_ms),
     }
     notes = [unit, "" if zone == UTC_ZONE else f"time in {zone}"]
     parameters = {
@@ -197,7 +222,7 @@ def time_chart_spec(
         "low": low,
         "high": high,
         "valueFormat": _number_format(digits, signed=signed),
-        "unitSuffix": f" {unit}" if unit else "",
+        "unitSuffix": _unit_suffix(unit),
         "note": " · ".join(filter(None, notes)),
         "dotOpacity": int(has_dots),
         "labels": [line.label for line in lines],
@@ -292,11 +317,6 @@ def _time_shape_spec(line_count: int) -> ChartSpec:
     return spec | {"params": [*_TIME_PARAMETERS, *spec["params"]]}
 
 
-def _with_unit(expression: str, unit: Unit) -> str:
-    """Return an expression whose text ends with the unit."""
-    return f"({expression}) + ' {unit}'" if unit else expression
-
-
 def _reference_layers() -> Iterator[alt.Chart]:
     import altair as alt  # noqa: PLC0415
 
@@ -327,9 +347,38 @@ def _event_layers() -> Iterator[alt.Chart]:
     rule = base.mark_rule(color="var(--chart-open)", strokeWidth=1.4, strokeDash=[3, 3], clip=True)
     yield rule.encode(tooltip=tooltip)
     text = base.mark_text(
-        angle=270, align="right", baseline="bottom", dx=-4, dy=-3, fontSize=11, color="var(--chart-open)", clip=True
-    )
-    yield text.encode(y=alt.value(0), text="e:N")
+        angle=270, align="right", baseline="bottom", dx=-4, dy=-3, fontSize=11, color="var(--chart-open)", clip=True,
+        limit=_HEIGHT - 12,
+    )  # fmt: skip
+    has_room = "datum.w <= width * (last - first) / (domain('x')[1] - domain('x')[0])"
+    yield text.encode(y=alt.value(0), text=alt.condition(has_room, "e:N", alt.value("")))
+
+
+def _event_rows(
+    events: Sequence[EventMark], time_span: float, local_ms: Callable[[float], int]
+) -> list[dict[str, Any]]:
+    """Return a row per time of events; `w` is the width in pixels of the whole time from which its label has room.
+
+    Events of the same time share a label. A label keeps its place in wider charts, so zooming in only adds labels.
+    """
+    by_priority = sorted(events, key=lambda event: (event.is_important, event.at_ms), reverse=True)
+    labels: dict[int, list[str]] = {}
+    for event in by_priority:
+        texts = labels.setdefault(local_ms(event.at_ms), [])
+        if event.label not in texts:
+            texts.append(event.label)
+    widths: dict[int, float] = {}
+    width: float = _LEAST_WIDTH
+    while len(widths) < len(labels) and width < _GREATEST_WIDTH:
+        for at_ms in labels:
+            if at_ms not in widths and all(
+                abs(at_ms - other_ms) * width >= _EVENT_LABEL_WIDTH * time_span for other_ms in widths
+            ):
+                widths[at_ms] = width
+        width *= _WIDTH_STEP
+    return [
+        {"t": at_ms, "e": " · ".join(texts), "w": round(widths.get(at_ms, width))} for at_ms, texts in labels.items()
+    ]
 
 
 def _line_rows(line: Line, scale: float, local_ms: Callable[[float], int]) -> Iterator[dict[str, Any]]:
@@ -413,18 +462,19 @@ def forest_plot_spec(
     rows: Sequence[ForestRow],
     *,
     unit: Unit = "",
+    scale: float = 1.0,
     value_title: str = "effect",
     row_title: str = "group",
     missing_text: str = "too few students",
 ) -> ChartSpec | None:
     """Return a forest plot: an interval and a value per row, and a line at 0; None if no row has a value or bound.
 
-    A row without a value has `missing_text`. Highlighted rows have a colour of their own. Labels differ.
+    All values are multiplied by `scale`, which gives them the unit. A row without a value has `missing_text`.
+    Highlighted rows have a colour of their own. Labels differ.
     """
     numbers = [number for row in rows for number in (row.value, row.lower, row.upper) if number is not None]
     if not numbers:
         return None
-    scale = _unit_scale(unit)
     low, high = scale * min(0.0, *numbers), scale * max(0.0, *numbers)
     digits, margin = _digits(high - low), 0.04 * (high - low) or 0.5
     data = [
@@ -447,7 +497,7 @@ def forest_plot_spec(
         f"{title}{f', in {unit}' if unit else ''}: {'; '.join(texts)}.",
         {"rows": data},
         {"low": _rounded(low - margin), "high": _rounded(high + margin)}
-        | {"valueFormat": _number_format(digits, signed=True)},
+        | {"valueFormat": _number_format(digits, signed=True), "unitSuffix": _unit_suffix(unit)},
         {"n": row_title, "v": f"{value_title}{suffix}", "l": f"lower bound{suffix}", "u": f"upper bound{suffix}"}
         | {"h": "highlighted"},
     )
@@ -473,7 +523,7 @@ def _forest_shape_spec(value_title: str, unit: Unit) -> ChartSpec:
         base.mark_point(filled=True, size=70, opacity=1).encode(x=x("v"), color=color, tooltip=tooltip),
     ]
     chart = alt.layer(*layers, data=alt.NamedData("rows")).transform_calculate(
-        value=_with_unit(_VALUE_TEXT, unit), interval=_with_unit(_INTERVAL_TEXT, unit), zero="0"
+        value=_VALUE_TEXT, interval=_INTERVAL_TEXT, zero="0"
     )
     return _shape_spec(chart.properties(width="container", height=alt.Step(_ROW_HEIGHT)))
 
@@ -517,8 +567,8 @@ def _vertical_rule(value: float, x: Callable[[str], alt.X], *, is_limit: bool = 
 def guardrail_bars_spec(title: str, bars: Sequence[GuardrailBar]) -> ChartSpec | None:
     """Return the bounds of the harm of several guardrails as bars, in units of the allowed harm; None without bars.
 
-    A line is at 0 (no harm) and at 1 (the allowed harm); harm beyond is shaded. Bars end at three times the allowed
-    harm. Labels differ.
+    A line is at 0 (no harm) and at 1 (the allowed harm); harm beyond is shaded. The state is above each bar. A bar that
+    is longer than three times the allowed harm is cut off and ends with an arrow. Labels differ.
     """
     if not bars:
         return None
@@ -532,6 +582,7 @@ def guardrail_bars_spec(title: str, bars: Sequence[GuardrailBar]) -> ChartSpec |
             "e": bar.state,
             "i": bar.interval,
         }
+        | _drawn_bar(bar)
         for bar in bars
     ]
     low = max(min(-0.5, *(bar.lower / bar.margin for bar in bars)), -_MAX_BAR_HARM) - 0.1
@@ -548,12 +599,37 @@ def guardrail_bars_spec(title: str, bars: Sequence[GuardrailBar]) -> ChartSpec |
     )
 
 
+def _drawn_bar(bar: GuardrailBar) -> dict[str, Any]:
+    """Return the visible part of a bar (`a` to `b`), its observed value (`c`), and the ends of the axis it passes."""
+
+    def within_axis(harm: float, low: float = -_MAX_BAR_HARM, high: float = _MAX_BAR_HARM) -> float:
+        return _rounded(min(max(harm, low), high))
+
+    lower, upper = bar.lower / bar.margin, bar.upper / bar.margin
+    observed = None if bar.observed is None else bar.observed / bar.margin
+    row: dict[str, Any] = {
+        "a": within_axis(lower, high=_MAX_BAR_HARM - _STUB),
+        "b": within_axis(upper, low=-_MAX_BAR_HARM + _STUB),
+    }
+    if observed is not None and abs(observed) <= _MAX_BAR_HARM:
+        row["c"] = _rounded(observed)
+    if lower < -_MAX_BAR_HARM:
+        row["below"] = -_MAX_BAR_HARM
+    if upper > _MAX_BAR_HARM:
+        row["above"] = _MAX_BAR_HARM
+    return row
+
+
 @lru_cache
 def _guardrail_shape_spec() -> ChartSpec:
     import altair as alt  # noqa: PLC0415
 
     x = _horizontal_channel("harm ÷ allowed harm")
-    color = alt.Color("o:N").scale(domain=list(_TONES), range=[f"var(--chart-{tone})" for tone in _TONES]).legend(None)
+    color = (
+        alt.Color("o:N")
+        .scale(domain=list(_GUARDRAIL_TONES), range=[f"var(--chart-{tone})" for tone in _GUARDRAIL_TONES])
+        .legend(None)
+    )
     tooltip = [
         alt.Tooltip("n:N", title="title"),
         alt.Tooltip("e:N", title="state"),
@@ -561,15 +637,31 @@ def _guardrail_shape_spec() -> ChartSpec:
     ]
     base = alt.Chart().encode(y=_row_channel(), color=color, tooltip=tooltip)
     beyond = alt.Chart(alt.InlineData([{"x": 1, "y": 2 * _MAX_BAR_HARM}])).encode(x=x("x"), x2="y:Q")
+
+    def arrow(field: str, shape: str) -> alt.Chart:
+        mark = base.transform_filter(f"isValid(datum.{field})").mark_point(
+            shape=shape, size=130, filled=True, opacity=1, yOffset=_BAR_OFFSET
+        )
+        chart: alt.Chart = mark.encode(x=x(field))
+        return chart
+
     layers = [
         beyond.mark_rect(color="var(--chart-bad)", opacity=0.08, clip=True),
-        base.mark_bar(height=12, opacity=0.55, cornerRadius=3, clip=True).encode(x=x("l"), x2="u:Q"),
-        base.mark_tick(thickness=3, size=18, clip=True).encode(x=x("v")),
+        base.mark_bar(height=12, opacity=0.55, cornerRadius=3, clip=True, yOffset=_BAR_OFFSET).encode(
+            x=x("a"), x2="b:Q"
+        ),
+        base.mark_tick(thickness=3, size=18, clip=True, yOffset=_BAR_OFFSET).encode(x=x("c")),
+        arrow("below", "triangle-left"),
+        arrow("above", "triangle-right"),
         _vertical_rule(0, x),
         _vertical_rule(1, x, is_limit=True),
+        # A colour alone would not tell a tolerable harm from an open question.
+        base.mark_text(align="left", baseline="middle", dy=-12, fontSize=11, fontWeight=600).encode(
+            x=alt.value(4), text="e:N"
+        ),
     ]
     chart = alt.layer(*layers, data=alt.NamedData("rows"))
-    return _shape_spec(chart.properties(width="container", height=alt.Step(_ROW_HEIGHT)))
+    return _shape_spec(chart.properties(width="container", height=alt.Step(_GUARDRAIL_ROW_HEIGHT)))
 
 
 def interval_bar_spec(
@@ -582,13 +674,23 @@ def interval_bar_spec(
     value, lower, upper = bounds
     if value is None or lower is None or upper is None:
         return None
-    text = _describe_value(value, lower, upper, _value_formatter(100, 1, signed=True))
+    text = _describe_value(value, lower, upper, _value_formatter(PER_CENT, 1, signed=True))
     return _filled(
         _interval_shape_spec(),
         title,
         f"{title}, in %: {text}.",
-        {"rows": [{"v": _rounded(100 * value), "l": _rounded(100 * lower), "u": _rounded(100 * upper), "o": tone}]},
-        {"low": _rounded(100 * scale[0]), "high": _rounded(100 * scale[1]), "valueFormat": "+,.1~f"},
+        {
+            "rows": [
+                {
+                    "v": _rounded(PER_CENT * value),
+                    "l": _rounded(PER_CENT * lower),
+                    "u": _rounded(PER_CENT * upper),
+                    "o": tone,
+                }
+            ]
+        },
+        {"low": _rounded(PER_CENT * scale[0]), "high": _rounded(PER_CENT * scale[1]), "valueFormat": "+,.1~f"}
+        | {"unitSuffix": " %"},
         {},
     )
 
@@ -607,7 +709,7 @@ def _interval_shape_spec() -> ChartSpec:
         base.mark_tick(thickness=3, size=16, clip=True).encode(x=x("v")),
     ]
     chart = alt.layer(*layers, data=alt.NamedData("rows")).transform_calculate(
-        value=_with_unit(_VALUE_TEXT, "%"), interval=_with_unit(_INTERVAL_TEXT, "%")
+        value=_VALUE_TEXT, interval=_INTERVAL_TEXT
     )
     return _shape_spec(chart.properties(width="container", height=18))
 
@@ -640,7 +742,8 @@ def value_bars_spec(
         title,
         f"{title}: values of {', '.join(series)} in {len(rows)} rows.",
         {"rows": data, "circles": circles},
-        {"low": low, "high": _rounded(high), "valueFormat": _number_format(_digits(high - low), signed=False)},
+        {"low": low, "high": _rounded(high), "valueFormat": _number_format(_digits(high - low), signed=False)}
+        | {"unitSuffix": ""},
         {"n": row_title, "s": "variant", "v": value_title},
     )
 
@@ -710,8 +813,8 @@ def _filled(
     }
 
 
-def _unit_scale(unit: Unit) -> float:
-    return 100.0 if unit in {"%", "percentage points"} else 1.0
+def _unit_suffix(unit: Unit) -> str:
+    return f" {unit}" if unit else ""
 
 
 def _local_time(zone: str) -> Callable[[float], int]:
@@ -763,11 +866,12 @@ def _number_format(digits: int, *, signed: bool) -> str:
 
 
 def _value_formatter(scale: float, digits: int, *, signed: bool) -> Callable[[float], str]:
-    """Return a function from a value to the text that the D3 format of the axis gives."""
+    """Return a function from a value to the text that tooltips have; a value that is rounded to 0 has no sign."""
 
     def format_value(value: float) -> str:
         text = f"{scale * value:{'+' if signed else ''},.{digits}f}"
-        return (text.rstrip("0").rstrip(".") if digits else text).replace("-", "−")
+        text = text.rstrip("0").rstrip(".") if digits else text
+        return "0" if text in {"+0", "-0"} else text.replace("-", "−")
 
     return format_value
 

@@ -21,14 +21,15 @@ from monitor.stats import (
     metric_unit,
 )
 from monitor.web.chart_specs import (
+    PER_CENT,
     ChartSpec,
     EventMark,
     ForestRow,
     GuardrailBar,
+    GuardrailTone,
     Line,
     Point,
     ReferenceLine,
-    Tone,
     Unit,
     forest_plot_spec,
     guardrail_bars_spec,
@@ -38,8 +39,14 @@ from monitor.web.chart_specs import (
 _MIN_BAND_RESPONSES: Final = 50
 """Effective responses. Below this, a decayed mean leaves its band far more often than the band's level."""
 _HARM_COLOR: Final = 2
-_GUARDRAIL_TONES: Final[Mapping[GuardrailState, Tone]] = {"held": "good", "tolerable": "open", "crossed": "bad"}
-"""State of a guardrail → colour of its bar; "open" for all other states. A tolerable harm is a harm, too."""
+_GUARDRAIL_TONES: Final[Mapping[GuardrailState, GuardrailTone]] = {
+    "held": "good",
+    "tolerable": "tolerable",
+    "crossed": "bad",
+}
+"""State of a guardrail → colour of its bar; "open" for all other states."""
+_IMPORTANT_KINDS: Final = frozenset({"left_band", "verdict_change"})
+"""Remarks of a day whose labels have priority in charts."""
 
 
 def _value_unit(report: ReportData, metric: str) -> Unit:
@@ -50,6 +57,16 @@ def _value_unit(report: ReportData, metric: str) -> Unit:
 def _difference_unit(report: ReportData, metric: str) -> Unit:
     """Return the unit of differences of a metric's values."""
     return metric_unit(metric, report.settings.texts).strip()
+
+
+def _scale(metric: str) -> float:
+    """Return the factor from a metric's values to those in its unit; a configured unit changes no number."""
+    return PER_CENT if is_proportion(metric) else 1.0
+
+
+def _unit_noun(report: ReportData) -> str:
+    """Return the noun for a unit of the experiment: student or group."""
+    return next((verdict.evidence.unit_noun for verdict in report.latest_analysis.verdicts.values()), "student")
 
 
 def _variant_labels(report: ReportData) -> dict[str, str]:
@@ -86,10 +103,11 @@ def effect_chart(report: ReportData, treatment: str, verdict: Verdict) -> ChartS
     points = [_effect_point(report, analysis, treatment) for analysis in report.interim_analyses]
     return time_chart_spec(
         f"effect of {texts.variant_label(treatment)} on {metric_label(report.settings.primary, texts)} over time",
-        [Line("effect per student", points), live_effect_line(report, treatment)],
+        [Line(f"effect per {_unit_noun(report)}", points), live_effect_line(report, treatment)],
         reference_lines=reference_lines,
         events=_event_marks(report),
         unit=_difference_unit(report, report.settings.primary),
+        scale=_scale(report.settings.primary),
         signed=True,
         value_title="effect",
         zone=report.settings.day_zone,
@@ -100,7 +118,7 @@ def _event_marks(report: ReportData) -> list[EventMark]:
     """Return the changes and unusual days; without a log of the days, the changes of the intended shares."""
     if report.day_log is not None:
         marks = list_day_marks(report.day_log, report.summary, report.min_students)
-        return [EventMark(mark.time_ms, mark.label) for mark in marks]
+        return [EventMark(mark.time_ms, mark.label, mark.kind in _IMPORTANT_KINDS) for mark in marks]
     return _share_changes(report)
 
 
@@ -176,6 +194,7 @@ def guardrail_chart(report: ReportData, treatment: str, guardrail_index: int) ->
         reference_lines=reference_lines,
         events=_event_marks(report),
         unit=_difference_unit(report, guardrail.name),
+        scale=_scale(guardrail.name),
         signed=True,
         value_title="harm",
         zone=report.settings.day_zone,
@@ -194,7 +213,14 @@ def subgroup_chart(
         bounds = (None, None) if bounded is None else (bounded.lower, bounded.upper)
         rows.append(ForestRow(segment.name, effect, *bounds, highlighted=segment.discovered))
     unit = _difference_unit(report, report.settings.primary)
-    return forest_plot_spec(title, rows, unit=unit, row_title="subgroup")
+    return forest_plot_spec(
+        title,
+        rows,
+        unit=unit,
+        scale=_scale(report.settings.primary),
+        row_title="subgroup",
+        missing_text=f"too few {_unit_noun(report)}s",
+    )
 
 
 def student_share_chart(report: ReportData, treatment: str) -> ChartSpec | None:
@@ -214,10 +240,11 @@ def student_share_chart(report: ReportData, treatment: str) -> ChartSpec | None:
             intended.append(Point(split.as_of_ms, arm.intended))
     lines = [Line("observed", observed), Line("intended", intended, 0, "dashed", band=False)]
     return time_chart_spec(
-        f"share of students in {report.settings.texts.variant_label(treatment)} over time",
+        f"share of {_unit_noun(report)}s in {report.settings.texts.variant_label(treatment)} over time",
         lines,
         events=_event_marks(report),
         unit="%",
+        scale=PER_CENT,
         value_title="share",
         zone=report.settings.day_zone,
     )
@@ -230,10 +257,10 @@ def student_count_chart(report: ReportData) -> ChartSpec | None:
         for color, (name, label) in enumerate(_variant_labels(report).items())
     ]
     return time_chart_spec(
-        "students over time, by variant",
+        f"{_unit_noun(report)}s over time, by variant",
         lines,
         reference_lines=[ReferenceLine(0.0)],
-        value_title="students",
+        value_title=f"{_unit_noun(report)}s",
         zone=report.settings.day_zone,
     )
 
@@ -261,11 +288,11 @@ def snapshot_charts(report: ReportData) -> Iterator[tuple[str, ChartSpec]]:
             ("number of responses, by variant", response_lines, zero, "", "responses"),
             ("share of rated responses, by variant", rated_lines, [], "%", "share"),
             (
-                "students with more than one variant",
+                f"{_unit_noun(report)}s with more than one variant",
                 [Line("crossovers", crossovers, _HARM_COLOR)],
                 zero,
                 "",
-                "students",
+                f"{_unit_noun(report)}s",
             ),
         )
         for title, lines, reference_lines, unit, value_title in charts:
@@ -274,6 +301,7 @@ def snapshot_charts(report: ReportData) -> Iterator[tuple[str, ChartSpec]]:
                 lines,
                 reference_lines=reference_lines,
                 unit=unit,
+                scale=PER_CENT if unit else 1.0,
                 value_title=value_title,
                 zone=report.settings.day_zone,
             )
@@ -312,6 +340,7 @@ def decayed_mean_charts(report: ReportData) -> Iterator[dict[str, Any]]:
                 f"mean {metric_title}, {decay_label(decay.name).lower()}, by variant",
                 lines,
                 unit=_value_unit(report, report.settings.primary),
+                scale=_scale(report.settings.primary),
                 value_title="mean",
                 zone=report.settings.day_zone,
             ),

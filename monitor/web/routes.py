@@ -26,6 +26,7 @@ from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
@@ -84,6 +85,7 @@ HTTP_PATHS: Final = (
     "/api/declarations",
     "/api/declarations/NAME",
 )
+_STATIC_PATH: Final = "/static"
 _EXPERIMENT_PAGES: Final = "/experiments/"
 _VERDICT_SUFFIX: Final = "/verdict"
 _DAYS_SUFFIX: Final = "/days"
@@ -188,7 +190,11 @@ class HttpEndpoints:
             Route("/api/experiments", self._all_experiments, middleware=store_access),
             Route("/api/experiments/{path:path}", self._experiment, middleware=store_access),
             *(DeclarationEndpoints(self._declarations).routes(store_access) if self._declarations else ()),
-            Mount("/static", StaticFiles(directory=Path(__file__).with_name("static"))),
+            Mount(
+                _STATIC_PATH,
+                StaticFiles(directory=Path(__file__).with_name("static")),
+                middleware=[Middleware(GZipMiddleware)],
+            ),
         ]
 
     def _page(self, page: Page, request: Request) -> Response:
@@ -342,7 +348,9 @@ class DefaultHeaders:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.setdefault("X-Content-Type-Options", "nosniff")
-                headers.setdefault("Cache-Control", "no-store")
+                # Scripts and styles are public: a browser keeps them, and asks with their ETag whether they changed.
+                is_static = scope["path"].startswith(f"{_STATIC_PATH}/")
+                headers.setdefault("Cache-Control", "no-cache" if is_static else "no-store")
                 headers.setdefault("Referrer-Policy", "no-referrer")
                 if message["status"] == HTTPStatus.SERVICE_UNAVAILABLE:
                     headers.setdefault("Retry-After", str(_RETRY_AFTER_S))

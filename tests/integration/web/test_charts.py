@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -75,6 +76,7 @@ def _effect_chart(days: int = 18) -> ChartSpec:
         reference_lines=[ReferenceLine(0.0), ReferenceLine(0.05, "smallest effect of interest")],
         events=[EventMark(START_MS + 6 * DAY_MS, "share change")],
         unit="percentage points",
+        scale=100,
         signed=True,
         value_title="effect",
     )
@@ -95,6 +97,33 @@ def _other_charts() -> list[ChartSpec | None]:
             "Queries", [ValueRow("q1", [0.2, 0.4], [[0.1], []])], ["old", "new"], value_title="p@1", row_title="query"
         ),
     ]
+
+
+def _chart_with_events() -> ChartSpec:
+    """Return a chart with twelve events in 24 days, some of which are at neighbouring days."""
+    days = [1, 2, 4, 5, 8, 9, 11, 13, 14, 18, 20, 22]
+    events = [
+        EventMark(START_MS + day * DAY_MS, f"event {number}{' left its band' if number == 2 else ''}", number == 2)
+        for number, day in enumerate(days)
+    ]
+    spec = time_chart_spec("Effect of B", [Line("effect", _effect_points(24))], events=events)
+    assert spec is not None
+    return spec
+
+
+def _guardrail_chart() -> ChartSpec:
+    """Return a chart with bars of every state, two of which are beyond the axis."""
+    spec = guardrail_bars_spec(
+        "Guardrails",
+        [
+            GuardrailBar("latency", 4.0, 6.0, 5.0, 1.0, "bad", "failed", "4 to 6"),
+            GuardrailBar("escalated", 0.1, 0.8, 0.5, 1.0, "tolerable", "worse, within the margin", "0.1 to 0.8"),
+            GuardrailBar("empty", -0.5, 1.4, 0.5, 1.0, "open", "still open", "-0.5 to 1.4"),
+            GuardrailBar("thumbs down", -6.0, -4.0, -5.0, 1.0, "good", "holds", "-6 to -4"),
+        ],
+    )
+    assert spec is not None
+    return spec
 
 
 class ChartServer:
@@ -191,7 +220,10 @@ class TestDrawing:
             assert narrow["x"] + narrow["width"] <= 360
             assert "Wed18 Nov" in _axis_labels(figure)
             page.set_viewport_size({"width": 1000, "height": 3000})
-            page.wait_for_function("document.querySelector('figure.chart svg').getBoundingClientRect().width > 800")
+            expect(figure.locator(".role-axis").filter(has_text="Mon16 Nov").first).to_be_visible()
+            wide = figure.locator("svg").bounding_box()
+            assert wide is not None
+            assert wide["width"] > 800
             assert {"Wed18 Nov", "Mon16 Nov"} <= _axis_labels(figure)
 
     def test_charts_below_the_window_are_drawn_before_printing(self, server: ChartServer) -> None:
@@ -210,6 +242,51 @@ class TestDrawing:
             page.goto(server.url)
             expect(page.locator("figure.chart p").first).to_contain_text("Newest values in percentage points")
 
+    def test_a_broken_chart_keeps_its_sentence_and_the_others_are_drawn(self, server: ChartServer) -> None:
+        """The console has the error, which fails `browser_page`."""
+        broken = {**_effect_chart(), "params": [{"name": "broken", "expr": "'"}]}
+        server.specs = [broken, *server.specs]
+
+        def open_page() -> None:
+            with browser_page(height=3000) as page:
+                page.goto(server.url)
+                expect(page.locator("figure.drawn")).to_have_count(len(server.specs) - 1)
+                expect(page.locator("figure.chart").first.locator("p")).to_contain_text("Newest values in")
+
+        with pytest.raises(AssertionError, match="chart not drawn"):
+            open_page()
+
+    @pytest.mark.parametrize(("width", "least_labels"), [(360, 5), (1280, 12)])
+    def test_the_labels_of_many_events_do_not_overlap(self, server: ChartServer, width: int, least_labels: int) -> None:
+        """A narrow chart has fewer; the newest and the important ones have priority."""
+        server.specs = [_chart_with_events()]
+        with _opened(server, width=width) as page:
+            labels = page.locator("figure.chart .mark-text text").filter(has_text="event")
+            texts = labels.all_text_contents()
+            assert len(texts) >= least_labels
+            assert "event 11" in texts
+            assert "event 2 left its band" in texts
+            boxes = sorted((box["x"], box["width"]) for box in map(Locator.bounding_box, labels.all()) if box)
+            assert all(first[0] + first[1] <= second[0] for first, second in pairwise(boxes))
+
+    def test_a_failed_guardrail_far_beyond_the_axis_is_visible(self, server: ChartServer) -> None:
+        """Its bar ends with an arrow, and each bar has its state in words."""
+        server.specs = [_guardrail_chart()]
+        with _opened(server, width=360) as page:
+            expect(page.locator("figure.chart .mark-text")).to_contain_text(["failedworse, within the marginstill"])
+            assert page.locator("figure.chart .mark-symbol path").count() == 2
+            bars = page.locator("figure.chart .layer_1_marks path").all()
+            assert len(bars) == 4
+            assert all(box is not None and box["width"] > 5 for box in map(Locator.bounding_box, bars))
+
+    def test_a_phone_shows_the_name_of_a_row_in_two_lines(self, server: ChartServer) -> None:
+        """A wide chart has room for one line."""
+        row = ForestRow("Share of rated responses", 0.1, 0.0, 0.2)
+        server.specs = [forest_plot_spec("Categories", [row])]
+        for width, text in ((360, "Share of ratedresponses"), (1280, "Share of rated responses")):
+            with _opened(server, width=width) as page:
+                assert text in _axis_labels(page.locator("figure.chart"))
+
 
 class TestInteraction:
     """Hover, zoom and downloads."""
@@ -225,6 +302,21 @@ class TestInteraction:
             expect(tooltip).to_contain_text("percentage points")
             page.mouse.move(5, 5)
             expect(tooltip).not_to_be_visible()
+
+    @pytest.mark.parametrize("unit", ["user's", "a\\b", "' + x + '"])
+    def test_a_unit_is_a_text_of_the_tooltip(self, server: ChartServer, unit: str) -> None:
+        """Any text can be configured; none is part of an expression. A small loss is not minus zero."""
+        points = [Point(START_MS + day * DAY_MS, value) for day, value in enumerate([4.0, -0.0001, -0.0001])]
+        server.specs = [
+            time_chart_spec("Effect", [Line("effect", points)], unit=unit, signed=True),
+            forest_plot_spec("Categories", [ForestRow("algebra", 4.2, 0.0, 8.0)], unit=unit, value_title="a \"b\" 'c'"),
+        ]
+        with _opened(server) as page:
+            tooltip = page.locator("#vg-tooltip-element")
+            page.locator("figure.chart svg").nth(0).hover(position={"x": 1000, "y": 200})
+            expect(tooltip).to_contain_text(f"value0 {unit}")
+            page.locator("figure.chart").nth(1).locator(".mark-symbol path").first.hover()
+            expect(tooltip).to_contain_text(f"+4.2 {unit}")
 
     def test_zoom_keeps_the_newest_day_and_survives_an_update(self, server: ChartServer) -> None:
         """An update replaces only charts with other data; the wheel alone scrolls the page."""

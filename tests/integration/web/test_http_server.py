@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import gzip
 import http.client
 import re
 import resource
@@ -244,6 +245,19 @@ class TestStatic:
         """Styles and scripts."""
         assert ask(plain, "/static/page.css").headers.get_content_type() == "text/css"
         assert ask(plain, "/static/page.js").headers.get_content_type() == "text/javascript"
+
+    def test_static_files_are_compressed_and_kept_by_browsers(self, plain: int) -> None:
+        """The second page load transfers no script; pages, which have results, are neither kept nor compressed."""
+        path, accepted = "/static/charts.js", {"Accept-Encoding": "gzip"}
+        first = ask(plain, path, headers=accepted)
+        assert first.headers["Cache-Control"] == "no-cache"
+        assert first.headers["Content-Encoding"] == "gzip"
+        assert gzip.decompress(first.body) == ask(plain, path).body
+        second = ask(plain, path, headers={**accepted, "If-None-Match": first.headers["ETag"]})
+        assert (second.status, second.body) == (304, b"")
+        page = ask(plain, "/", headers=accepted)
+        assert page.headers["Cache-Control"] == "no-store"
+        assert page.headers["Content-Encoding"] is None
 
     @pytest.mark.parametrize("path", ["/static", "/static/", "/static/../page.py", "/static/%2e%2e/page.py"])
     def test_only_static_files_are_served(self, plain: int, path: str) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import altair as alt
@@ -15,6 +17,7 @@ from jsonschema import Draft7Validator
 
 from monitor.clock import DAY_MS, HOUR_MS
 from monitor.web.chart_specs import (
+    PER_CENT,
     ChartSpec,
     EventMark,
     ForestRow,
@@ -87,6 +90,7 @@ EVERY_KIND = {
         reference_lines=[ReferenceLine(0.0), ReferenceLine(-0.1, "allowed loss", is_limit=True)],
         events=[EventMark(START_MS + DAY_MS, "share change"), EventMark(START_MS + 2 * DAY_MS, "drop")],
         unit="percentage points",
+        scale=PER_CENT,
         signed=True,
         zone="Europe/Berlin",
     ),
@@ -101,6 +105,7 @@ EVERY_KIND = {
             ForestRow("c", 1, None, None),
         ],
         unit="percentage points",
+        scale=PER_CENT,
     ),
     "guardrails": guardrail_bars_spec("guardrails", GUARDRAILS),
     "interval": interval_bar_spec("effect", (0.16, 0.07, 0.25), (-0.3, 0.4), "good"),
@@ -137,7 +142,7 @@ class TestSpecification:
             text = json.dumps(_drawn(spec))
             assert "http" not in text
             assert "#" not in text
-            assert len(text) - len(json.dumps(spec["datasets"])) < 8_000  # type: ignore[index]
+            assert len(text) - len(json.dumps(spec["datasets"])) < 8_500  # type: ignore[index]
 
     def test_charts_of_one_shape_do_not_share_their_data(self) -> None:
         """The cached part of a specification never changes."""
@@ -219,11 +224,27 @@ class TestTimeChart:
 
     def test_fractions_are_drawn_in_percent(self) -> None:
         """The unit is the title of the axis, in tooltips, in the CSV file and in the description."""
-        spec = _drawn(time_chart_spec("share", [_line(0.48, 0.5125)], unit="%", value_title="share"))
+        spec = _drawn(time_chart_spec("share", [_line(0.48, 0.5125)], unit="%", scale=100, value_title="share"))
         assert [row["v"] for row in spec["datasets"]["rows"]] == [48, 51.25]
         assert spec["usermeta"]["columns"]["v"] == "share (%)"
         assert "%" in _texts(spec)
         assert "Newest values in %: effect 51.25." in spec["description"]
+
+    @pytest.mark.parametrize("unit", ["%", "percentage points", "user's", "a\\b", "' + x + '"])
+    def test_a_configured_unit_changes_no_number_and_no_expression(self, unit: str) -> None:
+        """A unit is any text: only data, parameters, titles and columns have it."""
+        forest = forest_plot_spec("f", [ForestRow("a", 4.2, 4.0, 4.5)], unit=unit, value_title="effect")
+        for spec in (_drawn(time_chart_spec("t", [_line(4.2)], unit=unit)), _drawn(forest)):
+            assert [row["v"] for row in spec["datasets"]["rows"]] == [4.2]
+            assert _parameters(spec)["unitSuffix"] == f" {unit}"
+            texts = [step["calculate"] for step in spec["transform"] if step["as"] in {"value", "interval"}]
+            assert texts
+            assert not any(unit in text for text in texts)
+
+    def test_a_value_that_is_rounded_to_zero_has_no_sign(self) -> None:
+        """Minus zero would look like a loss."""
+        spec = _drawn(time_chart_spec("small", [_line(1.0, -0.0001)], signed=True))
+        assert spec["description"].endswith("Newest values: effect 0.")
 
     def test_times_are_on_the_clock_of_the_zone(self) -> None:
         """Midnight in Berlin is at 00:00, in winter and in summer; CSV and axis name the zone."""
@@ -247,6 +268,31 @@ class TestTimeChart:
         """More would enlarge the page for nothing; counts stay exact."""
         spec = _drawn(time_chart_spec("digits", [_line(0.123456789, 12_345_678.0)]))
         assert [row["v"] for row in spec["datasets"]["rows"]] == [0.1234568, 12345678]
+
+
+class TestEvents:
+    """Labels of many events."""
+
+    @staticmethod
+    def _rows(events: Sequence[EventMark]) -> list[dict[str, Any]]:
+        return list(_drawn(time_chart_spec("e", [_line(*range(61))], events=events))["datasets"]["events"])
+
+    def test_labels_of_a_narrow_chart_are_the_important_and_the_newest_ones(self) -> None:
+        """All labels at all widths are apart from each other."""
+        events = [EventMark(START_MS + day * DAY_MS, f"day {day}", day == 31) for day in range(28, 40)]
+        rows = self._rows(events)
+        assert {row["e"] for row in rows if row["w"] <= 300} == {"day 31", "day 39", "day 35"}
+        assert all(row["w"] < 1200 for row in rows)
+        span_ms = 60 * DAY_MS * 1.02
+        for width in (300, 500, 900, 1200):
+            places = sorted(row["t"] * width / span_ms for row in rows if row["w"] <= width)
+            assert all(second - first >= 14 for first, second in pairwise(places))
+
+    def test_events_of_one_time_share_a_label(self) -> None:
+        """The important ones come first; a repeated one is named once."""
+        labels = (("drop", False), ("verdict change", True), ("drop", False))
+        (row,) = self._rows([EventMark(START_MS + DAY_MS, label, important) for label, important in labels])
+        assert row["e"] == "verdict change · drop"
 
 
 class TestForestPlot:
@@ -281,7 +327,21 @@ class TestGuardrailBars:
         ]
         parameters = _parameters(spec)
         assert (parameters["low"], parameters["high"]) == (-0.6, 3.1)
+        assert [(row["a"], row["b"]) for row in spec["datasets"]["rows"]] == [(0.2, 1.5), (1.2, 3)]
         assert "escalated: still open, harm +0.2 to +1.5 percentage points" in spec["description"]
+
+    @pytest.mark.parametrize(("lower", "upper", "sign"), [(4.0, 6.0, 1), (-6.0, -4.0, -1)])
+    def test_a_bar_beyond_the_axis_is_drawn_at_its_end(self, lower: float, upper: float, sign: int) -> None:
+        """With an arrow; tooltip and CSV have the true values."""
+        bar = GuardrailBar("latency", lower, upper, (lower + upper) / 2, 1.0, "bad", "failed", "far")
+        spec = _drawn(guardrail_bars_spec("far", [bar]))
+        (row,) = spec["datasets"]["rows"]
+        parameters = _parameters(spec)
+        assert parameters["low"] < row["a"] < row["b"] < parameters["high"]
+        assert row["above" if sign > 0 else "below"] == 3 * sign
+        assert "c" not in row
+        assert (row["l"], row["u"], row["v"]) == (lower, upper, 5 * sign)
+        assert {"l", "u", "v"} <= spec["usermeta"]["columns"].keys()
 
     def test_without_guardrails_there_is_no_chart(self) -> None:
         """None of them has bounds yet."""

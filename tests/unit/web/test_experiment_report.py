@@ -24,7 +24,14 @@ from monitor.analysis.snapshots import (
 )
 from monitor.analysis.summary import DecayedMean, ExperimentSummary, MetricSummary, VariantSummary
 from monitor.clock import HOUR_MS
-from monitor.config import AllocationSettings, ExperimentChange, ExperimentSettings, MetricSpec
+from monitor.config import (
+    AllocationSettings,
+    DisplayText,
+    DisplayTexts,
+    ExperimentChange,
+    ExperimentSettings,
+    MetricSpec,
+)
 from monitor.export import format_optional_mean
 from monitor.export.presentation import STATE_TITLES, format_time
 from monitor.export.report_data import DecayedMeans, ReportData
@@ -43,7 +50,7 @@ from monitor.stats import (
     decide_verdict,
 )
 from monitor.web.chart_specs import Point
-from monitor.web.experiment_charts import decayed_mean_point, effect_chart
+from monitor.web.experiment_charts import decayed_mean_point, effect_chart, student_count_chart, student_share_chart
 from monitor.web.experiment_report import render_experiment_report
 from monitor.web.experiment_view import describe_disagreements
 from tests.support.student_groups import (
@@ -795,6 +802,33 @@ class TestAnswerMetrics:
         assert chart is not None
         y = {line["n"]: line["y"] for line in chart["datasets"]["references"]}
         assert y["smallest effect of interest"] < 0 < y["allowed loss"]
+
+    def test_charts_name_the_unit_of_the_experiment(self) -> None:
+        """Without students where classes are compared."""
+        report = report_data(FASTER_STUDENTS, time_after_days(14), replace(FAST_EXPERIMENT, unit="class_id"))
+        verdict = report.latest_analysis.verdicts["treatment"]
+        charts = [
+            effect_chart(report, "treatment", verdict),
+            student_share_chart(report, "treatment"),
+            student_count_chart(report),
+        ]
+        descriptions = [chart["description"] for chart in charts if chart is not None]
+        assert len(descriptions) == 3
+        assert all("group" in text and "student" not in text for text in descriptions)
+
+    def test_a_configured_percent_sign_changes_no_number_of_a_chart(self) -> None:
+        """Only shares are fractions."""
+        texts = DisplayTexts(metrics={FAST_EXPERIMENT.primary: DisplayText(unit="%")})
+        plain, configured = (
+            report_data(FASTER_STUDENTS, time_after_days(14), experiment)
+            for experiment in (FAST_EXPERIMENT, replace(FAST_EXPERIMENT, texts=texts))
+        )
+        rows = []
+        for report in (plain, configured):
+            chart = effect_chart(report, "treatment", report.latest_analysis.verdicts["treatment"])
+            assert chart is not None
+            rows.append(chart["datasets"]["rows"])
+        assert rows[0] == rows[1]
 
     def test_shares_of_ratings_do_not_matter_if_every_response_has_a_value(self) -> None:
         """More feedback is no bias of a share over all responses, but the metric itself."""
