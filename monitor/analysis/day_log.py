@@ -300,7 +300,7 @@ def _band_remarks(experiment: ExperimentSettings, variants: Mapping[str, Variant
             mean, lower, upper = format_changes(primary, [variant.mean, variant.band.lower, variant.band.upper])
             unit = mean_unit(primary, experiment.texts)
             direction = "below" if variant.mean < variant.band.usual else "above"
-            text = f"mean {mean}{unit} {direction} its usual band of {lower} to {upper}{unit}"
+            text = f"mean {mean}{unit}, {direction} its usual band of {lower} to {upper}{unit}"
             yield DayRemark("left_band", text, name)
 
 

@@ -203,6 +203,11 @@ class ExperimentSummary:
         )
 
     @property
+    def has_not_started(self) -> bool:
+        """Whether the configured start is later than the newest event of any experiment."""
+        return self.starts_at_ms is not None and 0 < self.newest_event_ms < self.starts_at_ms
+
+    @property
     def has_ended(self) -> bool:
         """Whether the planned end has passed, by event time."""
         return self.analysis is not None and self.ends_at_ms is not None and self.analysis.as_of_ms >= self.ends_at_ms

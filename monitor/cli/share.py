@@ -31,14 +31,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
     """Print the address; the store has to have the experiment."""
     days = parse_integer("--days", arguments.days, 1, MAX_SHARE_DAYS)
-    as_of = "" if arguments.as_of is None else _utc_text(parse_instant_ms("--as-of", arguments.as_of))
+    now_ms = wall_clock()
+    as_of_ms = None if arguments.as_of is None else parse_instant_ms("--as-of", arguments.as_of)
+    if as_of_ms is not None and as_of_ms > now_ms:
+        raise UsageError(f"--as-of: got {arguments.as_of!r}, expected a past time")
+    as_of = "" if as_of_ms is None else _utc_text(as_of_ms)
     secret = settings.http.share_secret
     if secret is None:
         raise UsageError(
             "share: no secret for the signature of links, expected the same one as that of the service: write the "
             "output of `openssl rand -hex 32` to a file, and name the file in ABMONITOR_HTTP_SHARE_SECRET_FILE for both"
         )
-    now_ms = wall_clock()
     selection = {"experiment": arguments.experiment, "argument": arguments.experiment_argument}
     with open_store_reader(settings, wall_clock, **selection):
         link = ShareLink(arguments.experiment, (now_ms + days * DAY_MS) // 1000, as_of)

@@ -106,7 +106,10 @@ def parse_link(key: str, value: object) -> str:
     """
     if value is None:
         return ""
-    expected = "an address that begins with https:// or http://, such as https://wiki.example.org/ranker-v2"
+    expected = (
+        "an address that begins with https:// or http://, without spaces, quotes, < and >, such as "
+        "https://wiki.example.org/ranker-v2"
+    )
     link = _parse_line(key, value, _MAX_LINK_LENGTH)
     try:
         parts = urlsplit(link)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from monitor.analysis import (
@@ -209,23 +209,31 @@ def read_days_json(reader: StoreReader, experiment: ExperimentSummary, as_of_ms:
     return {**log.to_json(), "sentences": describe_unusual_days(log, experiment)}
 
 
-def list_day_marks(log: DayLog, experiment: ExperimentSummary, min_students: int = 1) -> list[DayMark]:
+def list_day_marks(
+    log: DayLog, experiment: ExperimentSummary, min_students: int = 1, variants: Collection[str] | None = None
+) -> list[DayMark]:
     """Return the marks of changes and of unusual days, by ascending time; incomplete days have no mark.
 
-    Means over fewer than `min_students` students have no mark, see `build_day_table`.
+    With `variants`, remarks on single other variants are left out. Means over fewer than `min_students` students have
+    no mark, see `build_day_table`. Labels are short: the table of days has the numbers.
     """
     min_count = _min_count(experiment, min_students)
     marks = [
         DayMark(
             (entry.start_ms + entry.end_ms) // 2 if remark.at_ms is None else remark.at_ms,
-            _name_variant(remark, experiment.texts),
+            _name_variant(_shorten(remark), experiment.texts),
             remark.kind,
         )
         for entry in log.days
         for remark in _displayed_remarks(entry, min_count)
-        if remark.kind != "partial"
+        if remark.kind != "partial" and (variants is None or remark.variant is None or remark.variant in variants)
     ]
     return sorted(marks)
+
+
+def _shorten(remark: DayRemark) -> DayRemark:
+    """Return the remark without numbers if it is on a mean."""
+    return replace(remark, text="mean outside its band") if remark.kind == "left_band" else remark
 
 
 def _name_variant(remark: DayRemark, texts: DisplayTexts) -> str:

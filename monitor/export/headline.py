@@ -53,6 +53,7 @@ _FINAL_STEPS: Final[Mapping[VerdictState, str]] = {
     "invalid": "Repair the cause. Then start a new experiment, because the {noun}s so far cannot be compared.",
 }
 _ENDED: Final = "Ended without a decision"
+_NOT_STARTED: Final = "Not started yet"
 _ENDING: Final = "Ended, not decided yet"
 _EVIDENCE_CODES: Final = frozenset({"better", "not_worse", "guardrail_held"})
 """Codes of reasons that speak for the treatment, so they block nothing."""
@@ -166,11 +167,13 @@ def state_title(experiment: ExperimentSummary, verdict: Verdict) -> str:
     """Return the state of a verdict in a few words."""
     if verdict.evidence.history.is_incomplete:
         return "Incomplete, so no decision yet"
+    if experiment.has_not_started:
+        return _NOT_STARTED
     if verdict.state in {"continue", "insufficient_data"}:
         if experiment.is_closed_by_clock or experiment.history.is_archived:
             return _ENDED
         if experiment.has_ended:
-            return _ENDING if verdict.evidence.has_new_students else _ENDED
+            return _ENDING if verdict.evidence.has_new_students and verdict.primary.control.units else _ENDED
     return STATE_TITLES[verdict.state]
 
 
@@ -266,6 +269,8 @@ class _VerdictView:
         """Return what to do while there is no decision."""
         noun = self.verdict.evidence.unit_noun
         title = state_title(self.experiment, self.verdict)
+        if title == _NOT_STARTED and self.experiment.starts_at_ms is not None:
+            return f"The experiment starts on {format_time(self.experiment.starts_at_ms)}."
         if title == _ENDED:
             return f"The experiment is over: decide without its verdict, or start a new experiment with more {noun}s."
         if title == _ENDING:

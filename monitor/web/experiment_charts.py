@@ -105,7 +105,7 @@ def effect_chart(report: ReportData, treatment: str, verdict: Verdict) -> ChartS
         f"effect of {texts.variant_label(treatment)} on {metric_label(report.settings.primary, texts)} over time",
         [Line(f"effect per {_unit_noun(report)}", points), live_effect_line(report, treatment)],
         reference_lines=reference_lines,
-        events=_event_marks(report),
+        events=_event_marks(report, treatment),
         unit=_difference_unit(report, report.settings.primary),
         scale=_scale(report.settings.primary),
         signed=True,
@@ -114,10 +114,14 @@ def effect_chart(report: ReportData, treatment: str, verdict: Verdict) -> ChartS
     )
 
 
-def _event_marks(report: ReportData) -> list[EventMark]:
-    """Return the changes and unusual days; without a log of the days, the changes of the intended shares."""
+def _event_marks(report: ReportData, treatment: str | None = None) -> list[EventMark]:
+    """Return the changes and unusual days; without a log of the days, the changes of the intended shares.
+
+    With a treatment, those of other treatments are left out.
+    """
     if report.day_log is not None:
-        marks = list_day_marks(report.day_log, report.summary, report.min_students)
+        variants = None if treatment is None else {report.settings.control, treatment}
+        marks = list_day_marks(report.day_log, report.summary, report.min_students, variants)
         return [EventMark(mark.time_ms, mark.label, mark.kind in _IMPORTANT_KINDS) for mark in marks]
     return _share_changes(report)
 
@@ -192,7 +196,7 @@ def guardrail_chart(report: ReportData, treatment: str, guardrail_index: int) ->
         f"harm of {texts.variant_label(treatment)} on {metric_label(guardrail.name, texts)} over time",
         [Line("harm", points, _HARM_COLOR)],
         reference_lines=reference_lines,
-        events=_event_marks(report),
+        events=_event_marks(report, treatment),
         unit=_difference_unit(report, guardrail.name),
         scale=_scale(guardrail.name),
         signed=True,

@@ -101,9 +101,15 @@ def parse_past_time_ms(text: str | None, calendar: DayCalendar, now_ms: int) -> 
         return None
     if len(text) == _DATE_LENGTH:
         day = _parse_day("as_of", text)
-        return None if day >= calendar.day_number(now_ms) else calendar.end_ms(day) - 1
-    # In a query, an unescaped + means a blank.
-    return parse_instant_ms("as_of", text.replace(" ", "+"))
+        today = calendar.day_number(now_ms)
+        if day > today:
+            raise ConfigError("as_of", text, f"a date up to today, {calendar.date_text(today)}")
+        return None if day == today else calendar.end_ms(day) - 1
+    try:
+        # In a query, an unescaped + means a blank.
+        return parse_instant_ms("as_of", text.replace(" ", "+"))
+    except UsageError as error:
+        raise ConfigError("as_of", text, "a date such as 2026-11-24, or a time such as 2026-11-24T12:00Z") from error
 
 
 def _parse_day(key: str, text: str) -> int:
@@ -129,7 +135,10 @@ def _chart_range(report: ReportData, query: Mapping[str, str]) -> ChartRange | N
     from_day = _parse_day("from", query["from"]) if "from" in query else first_day
     until_day = _parse_day("to", query["to"]) if "to" in query else last_day
     if from_day > until_day:
-        raise UsageError(f"from: got {query['from']}, expected a date up to the date of to")
+        until_text, from_text = calendar.date_text(until_day), calendar.date_text(from_day)
+        if "from" in query:
+            raise ConfigError("from", from_text, f"a date up to {until_text}")
+        raise ConfigError("to", until_text, f"a date from {from_text} on")
     from_ms, until_ms = calendar.start_ms(from_day), calendar.end_ms(until_day)
     text = f"{format_day(from_day * DAY_MS)} to {format_day(until_day * DAY_MS)}"
     return ChartRange(from_ms, until_ms, text)

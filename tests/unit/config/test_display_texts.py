@@ -41,7 +41,7 @@ harmful_direction = "up"
 margin = 0.01
 """
 _LINE = "in one line, without control characters and outer blanks"
-_ADDRESS = "an address that begins with https:// or http://, such as https://wiki.example.org/ranker-v2"
+_ADDRESS = "an address that begins with https:// or http://, without spaces, quotes, < and >, such as https://wiki.example.org/ranker-v2"
 
 
 def _load(tmp_path: Path, lines: str) -> ExperimentSettings:

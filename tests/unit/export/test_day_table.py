@@ -162,8 +162,10 @@ def test_marks_are_at_changes_and_in_the_middle_of_unusual_days() -> None:
     marks = list_day_marks(_log(replace(BROKEN, remarks=(*BROKEN.remarks, partial, change))), _experiment())
     assert [(mark.time_ms - TUESDAY * DAY_MS, mark.kind, mark.label) for mark in marks] == [
         (HOUR_MS, "share_change", "shares: 0.5 → 0.9"),
-        (DAY_MS // 2, "left_band", "treatment: mean out of its band"),
+        (DAY_MS // 2, "left_band", "treatment: mean outside its band"),
     ]
+    others = list_day_marks(_log(BROKEN), _experiment(), variants={"control", "other"})
+    assert [mark.kind for mark in others if mark.kind == "left_band"] == []
 
 
 def test_the_rendered_table_has_rows_remarks_and_the_earlier_days_folded() -> None:

@@ -212,6 +212,17 @@ class TestLines:
             "The experiment is archived: no further events count.",
         )
 
+    def test_an_experiment_before_its_start_is_not_kept_running(self) -> None:
+        """The next step is the start."""
+        experiment = replace(
+            _experiment(days=0.5), starts_at_ms=time_after_days(30), newest_event_ms=time_after_days(1)
+        )
+        headline = _headline(experiment)
+        assert (headline.title, headline.next_step) == (
+            "Not started yet",
+            "The experiment starts on 31 Jan 2026, 00:00 UTC.",
+        )
+
     def test_a_narrow_interval_needs_no_more_days(self) -> None:
         """It is as narrow as the smallest effect of interest already."""
         settings = with_decision_settings(mde=0.25, guardrails=())
