@@ -299,10 +299,11 @@ def serve_http(
     `data_problems` are those of the worker. Without `reload_configuration`, requests to reload fail. Without
     `declarations`, there are no paths of declared experiments.
     """
+    digest = config_digest(settings)
 
     def read_current_health() -> ServiceHealth:
         reader = current_reader()
-        return read_health(reader, settings, reader.read_counts(), clock())
+        return read_health(reader, settings, reader.read_counts(), clock(), digest)
 
     recent_verdicts = RecentReading(lambda: current_reader().read_verdicts())
     recent_health = RecentReading(read_current_health)

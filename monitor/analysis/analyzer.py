@@ -36,6 +36,7 @@ from monitor.stats import (
     Verdict,
     VerdictEvidence,
     apply_cuped,
+    check_part_ratios,
     check_srm,
     closed_covariate_statistic,
     closed_undefined_as_zero_statistic,
@@ -129,9 +130,13 @@ class Analyzer:
         view = CohortView(self._plan, stored_students, as_of_ms)
         sample_ratio = _check_sample_ratio(view)
         live_estimates = stored_students.live_estimates(self._plan.layout, self._plan.experiment.decision.population)
+        evidence = {
+            treatment: _collect_evidence(view, treatment, live_estimates) for treatment in self._plan.treatments
+        }
+        part_ratios = next((check_part_ratios(treatment_evidence) for treatment_evidence in evidence.values()), None)
         verdicts = {
-            treatment: decide_verdict(_collect_evidence(view, treatment, live_estimates), sample_ratio)
-            for treatment in self._plan.treatments
+            treatment: decide_verdict(treatment_evidence, sample_ratio, part_ratios)
+            for treatment, treatment_evidence in evidence.items()
         }
         return Analysis(
             as_of_ms=as_of_ms,

@@ -184,13 +184,18 @@ def read_freshness(reader: StoreReader, summary: StoreSummary, now_ms: int) -> d
     return freshness
 
 
-def read_health(reader: StoreReader, settings: Settings, summary: StoreSummary, now_ms: int) -> ServiceHealth:
-    """Return the health of the service; `summary` has the times of the newest events. Raises `StoreUnavailable`."""
+def read_health(
+    reader: StoreReader, settings: Settings, summary: StoreSummary, now_ms: int, digest: str | None = None
+) -> ServiceHealth:
+    """Return the health of the service; `summary` has the times of the newest events. Raises `StoreUnavailable`.
+
+    `digest` is the `config_digest` of the settings; None computes it, which takes longer with many experiments.
+    """
     arrivals = read_arrivals(reader.store, now_ms - DAY_MS, now_ms)
     return ServiceHealth(
         now_ms=now_ms,
         store_address=_USER.sub("", settings.store.url),
-        config_digest=config_digest(settings),
+        config_digest=config_digest(settings) if digest is None else digest,
         data_problems=read_data_problems(reader, arrivals, now_ms),
         last_hour=arrivals.since(now_ms - HOUR_MS),
         last_day=arrivals.since(now_ms - DAY_MS),

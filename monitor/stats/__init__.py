@@ -27,7 +27,7 @@ from monitor.stats.cuped import CovariateStatistic, RegressionAdjustedStatistics
 from monitor.stats.data_quality import DataQuality, ResponseQuality
 from monitor.stats.day_bands import BAND_ALPHA, BAND_DAYS, MAX_DAYS_BEFORE, MIN_DAYS_BEFORE, DayBand, predict_day_mean
 from monitor.stats.decay_bands import decay_band_multiplier, design_effect
-from monitor.stats.decision import Reason, Verdict, VerdictState, decide_verdict, parse_evidence
+from monitor.stats.decision import Reason, Verdict, VerdictState, check_part_ratios, decide_verdict, parse_evidence
 from monitor.stats.estimates import Estimand, Estimate, SampleMeanStatistic, estimate_stratified
 from monitor.stats.evidence import (
     CupedAdjustment,
@@ -146,6 +146,7 @@ __all__ = [
     "VerdictState",
     "apply_cuped",
     "capitalized_metric_label",
+    "check_part_ratios",
     "check_srm",
     "closed_covariate_statistic",
     "closed_metric_statistic",

@@ -183,10 +183,38 @@ def parse_evidence(content: object) -> VerdictEvidence:
     return msgspec.convert(content, VerdictEvidence)
 
 
-def decide_verdict(evidence: VerdictEvidence, sample_ratio: SrmResult | None = None) -> Verdict:
+@dataclass(frozen=True, slots=True)
+class PartRatios:
+    """SRM tests of parts of the students, which are the same for all treatments of an experiment."""
+
+    excluded: SrmResult
+    """The students with excluded responses."""
+    compared: SrmResult
+    """The compared students."""
+    segments: tuple[tuple[str, SrmResult], ...]
+    """Each segment; the segments share the level."""
+    hours: tuple[tuple[str, SrmResult], ...]
+    """Each hour of first exposure; the hours share the level."""
+
+
+def check_part_ratios(evidence: VerdictEvidence) -> PartRatios:
+    """Return the SRM tests of the parts of the students in the evidence on any treatment."""
+    alpha = evidence.criteria.sample_ratio_alpha
+    return PartRatios(
+        excluded=check_srm(evidence.excluded_phases, alpha=alpha),
+        compared=check_srm(evidence.compared_phases, alpha=alpha),
+        segments=_check_parts(evidence.segments, alpha, len(evidence.segments)),
+        hours=_check_parts(evidence.exposure_hours, alpha, HOURS_PER_DAY),
+    )
+
+
+def decide_verdict(
+    evidence: VerdictEvidence, sample_ratio: SrmResult | None = None, part_ratios: PartRatios | None = None
+) -> Verdict:
     """Return the verdict that follows from the evidence.
 
-    `sample_ratio` is the SRM result of the evidence's phases, which is the same for all treatments; None computes it.
+    `sample_ratio` is the SRM result of the evidence's phases, and `part_ratios` that of `check_part_ratios`. Both are
+    the same for all treatments; None computes them.
     """
     criteria = evidence.criteria
     alpha = split_alpha(criteria.alpha, criteria.treatments)
@@ -236,11 +264,8 @@ def decide_verdict(evidence: VerdictEvidence, sample_ratio: SrmResult | None = N
             for metric in evidence.diagnostics
         ),
         sample_ratio=sample_ratio or check_srm(evidence.phases, alpha=criteria.sample_ratio_alpha),
-        excluded_ratio=check_srm(evidence.excluded_phases, alpha=criteria.sample_ratio_alpha),
-        compared_ratio=check_srm(evidence.compared_phases, alpha=criteria.sample_ratio_alpha),
+        part_ratios=part_ratios or check_part_ratios(evidence),
         crossover_ratio=check_srm(evidence.left_out_phases, alpha=criteria.sample_ratio_alpha),
-        segment_ratios=_check_parts(evidence.segments, criteria.sample_ratio_alpha, len(evidence.segments)),
-        hour_ratios=_check_parts(evidence.exposure_hours, criteria.sample_ratio_alpha, HOURS_PER_DAY),
     )
     state, reasons = rule.decide_state()
     days_to_resolve, days_to_power = _days_to_decide(evidence, arms, rule.guardrails, alpha)
@@ -473,16 +498,9 @@ class _DecisionRule:
     guardrails: tuple[GuardrailResult, ...]
     diagnostics: tuple[tuple[str, VariantComparison], ...]
     sample_ratio: SrmResult
-    excluded_ratio: SrmResult
-    """The SRM test of the students with excluded responses."""
-    compared_ratio: SrmResult
-    """The SRM test of the compared students."""
+    part_ratios: PartRatios
     crossover_ratio: SrmResult
     """The SRM test of the crossovers by first variant."""
-    segment_ratios: tuple[tuple[str, SrmResult], ...]
-    """The SRM test of each segment; the segments share the level."""
-    hour_ratios: tuple[tuple[str, SrmResult], ...]
-    """The SRM test of each hour of first exposure; the hours share the level."""
 
     def variant_label(self, name: str) -> str:
         """Return the label of a variant for readers."""
@@ -715,7 +733,7 @@ class _DecisionRule:
 
     def segment_mismatches(self) -> Iterator[Reason]:
         """Yield a reason for each segment whose students are not split as intended."""
-        for segment, result in self.segment_ratios:
+        for segment, result in self.part_ratios.segments:
             if result.mismatch:
                 text = (
                     f"{self.evidence.unit_noun.capitalize()}s of {segment} are not split as intended (sample ratio "
@@ -726,7 +744,7 @@ class _DecisionRule:
 
     def hour_mismatches(self) -> Iterator[Reason]:
         """Yield a reason with the hours of first exposure whose students are not split as intended."""
-        mismatches = [(hour, result) for hour, result in self.hour_ratios if result.mismatch]
+        mismatches = [(hour, result) for hour, result in self.part_ratios.hours if result.mismatch]
         if mismatches:
             hour, result = min(mismatches, key=lambda mismatch: mismatch[1].p)
             hours = f" and {_count(len(mismatches) - 1, 'other hour')}" if len(mismatches) > 1 else ""
@@ -739,7 +757,7 @@ class _DecisionRule:
 
     def excluded_mismatch(self) -> Iterator[Reason]:
         """Yield the reason that the students with excluded responses are not split as intended."""
-        result, noun = self.excluded_ratio, self.evidence.unit_noun
+        result, noun = self.part_ratios.excluded, self.evidence.unit_noun
         if result.mismatch:
             worst_phase = max(result.phases, key=lambda phase: phase.log_e)
             split = ", ".join(
@@ -759,7 +777,7 @@ class _DecisionRule:
 
     def comparison_biases(self) -> Iterator[Reason]:
         """Yield the reasons why the compared students may differ between the variants: no gain may be concluded."""
-        if self.compared_ratio.alarm:
+        if self.part_ratios.compared.alarm:
             phases = self.evidence.compared_phases
             # The test is over all variants, so another treatment may be the cause.
             variants = dict.fromkeys(variant for phase in phases for variant in (*phase.shares, *phase.students))
@@ -770,8 +788,8 @@ class _DecisionRule:
                 for variant in variants
             )
             limit = (
-                f" (p = {self.compared_ratio.p:.2g}; limit {self.compared_ratio.alpha:g})"
-                if self.compared_ratio.mismatch
+                f" (p = {self.part_ratios.compared.p:.2g}; limit {self.part_ratios.compared.alpha:g})"
+                if self.part_ratios.compared.mismatch
                 else ""
             )
             text = (

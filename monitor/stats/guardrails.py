@@ -23,6 +23,7 @@ Reference: Schultzberg, Ankargren & Frånberg, "Risk-aware product decisions in 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal
 
 import msgspec
@@ -121,10 +122,11 @@ def evaluate_guardrail(
     if guardrail.is_relative and margin is not None and difference.information is not None:
         baseline, counted_margin = _allowed_estimate(guardrail, control), margin
         contrast = estimate_effect(baseline, treatment)
-    lower, _ = _harm_bounds(guardrail, contrast, baseline, treatment, crossing_alpha)
-    _, upper = _harm_bounds(guardrail, contrast, baseline, treatment, alpha)
-    # The bounds below contain an estimated margin if it is relative, so the sign of the harm has a bound of its own.
-    direct_lower, _ = _harm_bounds(guardrail, difference, control, treatment, crossing_alpha)
+    lower, upper = _harm_bounds(guardrail, contrast, baseline, treatment, crossing_alpha, alpha)
+    direct_lower = lower
+    if baseline is not control:
+        # The bounds contain an estimated margin, so the sign of the harm has a bound of its own.
+        direct_lower, _ = _harm_bounds(guardrail, difference, control, treatment, crossing_alpha, alpha)
     lower = None if lower is None else lower + counted_margin
     upper = None if upper is None else upper + counted_margin
     is_certain_harm = lower is not None and direct_lower is not None and min(lower, direct_lower) > 0
@@ -217,32 +219,43 @@ def tuning_margin(guardrail: Guardrail) -> float:
 
 
 def _harm_bounds(
-    guardrail: Guardrail, difference: Effect, control: Estimate, treatment: Estimate, alpha: float
+    guardrail: Guardrail,
+    difference: Effect,
+    control: Estimate,
+    treatment: Estimate,
+    lower_alpha: float,
+    upper_alpha: float,
 ) -> tuple[float | None, float | None]:
-    """Return the lower and the upper bound of the harm; None if undefined."""
+    """Return the lower and the upper bound of the harm at levels 1 − α of their own; None if undefined."""
     if difference.effect is None or min(control.units, treatment.units) < MIN_UNITS_FOR_DECISION:
         return None, None
     if guardrail.harmful_direction == "up" and control.mean == treatment.mean == 0:
         # No such event was ever counted: the name in the configuration may be misspelt.
         return None, None
     if difference.information is None:
-        return None, _zero_event_harm_bound(guardrail, treatment, alpha)
-    added_variance = small_sample_variance(control, treatment, guardrail.max_value, alpha, guardrail.min_value)
-    mixture = HalfNormalMixture.tune(mde_information(tuning_margin(guardrail)), alpha)
+        return None, _zero_event_harm_bound(guardrail, treatment, upper_alpha)
     information = difference.information
+    lower_source, upper_source = (control, treatment) if guardrail.harmful_direction == "up" else (treatment, control)
 
-    def half_width(extra_variance: float) -> float:
-        return mixture.half_width(1 / (1 / information + extra_variance) if extra_variance else information, alpha)
+    def half_width(alpha: float, estimate: Estimate) -> float:
+        """Return the distance of a bound that time-outs missing from the sample of `estimate` would move."""
+        extra_variance = small_sample_variance(control, treatment, guardrail.max_value, alpha, guardrail.min_value)
+        if guardrail.timeout_value is not None:
+            timeout_value = max(guardrail.timeout_value, estimate.mean or 0.0)
+            extra_variance += missing_value_variance(estimate, timeout_value, alpha)
+        return _one_sided_half_width(
+            tuning_margin(guardrail), 1 / (1 / information + extra_variance) if extra_variance else information, alpha
+        )
 
     harm = difference.effect if guardrail.harmful_direction == "up" else -difference.effect
     # Time-outs missing from the treatment's sample would increase the harm, from the control's sample decrease it.
-    lower_variance, upper_variance = (
-        0.0
-        if guardrail.timeout_value is None
-        else missing_value_variance(estimate, max(guardrail.timeout_value, estimate.mean or 0.0), alpha)
-        for estimate in ((control, treatment) if guardrail.harmful_direction == "up" else (treatment, control))
-    )
-    return harm - half_width(added_variance + lower_variance), harm + half_width(added_variance + upper_variance)
+    return harm - half_width(lower_alpha, lower_source), harm + half_width(upper_alpha, upper_source)
+
+
+@lru_cache(maxsize=256)
+def _one_sided_half_width(tuned_margin: float, information: float, alpha: float) -> float:
+    """Return the distance of a bound at level 1 − `alpha`; the two bounds of a harm often have the same."""
+    return HalfNormalMixture.tune(mde_information(tuned_margin), alpha).half_width(information, alpha)
 
 
 def _zero_event_harm_bound(guardrail: Guardrail, treatment: Estimate, alpha: float) -> float | None:
