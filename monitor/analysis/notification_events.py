@@ -183,15 +183,17 @@ def _observe(memory: ExperimentMemory, observation: ExperimentObservation, chang
     """Return the memory of an experiment after an observation, and append the changes to report."""
     name, as_of_ms = observation.name, observation.as_of_ms
     has_new_definition = observation.definition_version != memory.definition_version
-    known_treatments = {} if has_new_definition else memory.treatments
+    reported_states = {} if has_new_definition else memory.treatments
     is_filled = observation.backfill_started_ms > memory.backfill_started_ms
     treatments = {}
     for treatment, state in observation.verdicts.items():
-        before = known_treatments.get(treatment, ReportedState("continue"))
+        before = reported_states.get(treatment, ReportedState("continue"))
         after = before
         if is_filled:
-            # The message on the backfill has the verdicts.
+            # The message on the backfill has the verdicts; harm has its own one, for channels of harm alone.
             after = ReportedState(state or "continue")
+            if state == "stop_harm" and before.state != "stop_harm":
+                changes.append(Change("harm", name, "stop_harm", before.state, treatment))
         elif state is None:
             after = ReportedState(before.state)
         else:

@@ -188,6 +188,13 @@ class TestConditions:
         later = replace(filled, as_of_ms=at_hours(9))
         assert [change.event for change in observe(filled, later)] == ["backfill"]
 
+    def test_harm_that_a_backfill_reveals_is_reported_as_harm(self) -> None:
+        """A channel may receive harm alone; harm that was reported before is not news."""
+        filled = replace(FIRST, backfill_started_ms=3, verdicts={"treatment": "stop_harm"})
+        assert [change.event for change in observe(filled)] == ["harm", "backfill"]
+        refilled = replace(filled, backfill_started_ms=4)
+        assert [change.event for change in observe(filled, refilled)] == ["harm", "backfill", "backfill"]
+
     def test_a_planned_end_is_reported_once(self) -> None:
         """A later end is another one."""
         ends = [replace(FIRST, ended_ms=ended_ms) for ended_ms in (0, 5, 5, 0, 9)]
