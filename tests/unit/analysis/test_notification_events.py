@@ -118,12 +118,12 @@ class TestFirstObservation:
 
     def test_an_experiment_that_is_declared_later_is_reported(self) -> None:
         """It begins without a verdict."""
-        memory, changes = find_changes(NotificationMemory(), [replace(FIRST, verdicts={"t": "stop_harm"})], [])
+        _, changes = find_changes(NotificationMemory(), [replace(FIRST, verdicts={"t": "stop_harm"})], [])
         assert [change.event for change in changes] == ["harm"]
 
 
 class TestGaps:
-    """An experiment may have no observation for a while: archived, or unknown to a process of an older configuration."""
+    """An archived experiment has no observation, and one that an older configuration lacks."""
 
     def test_nothing_is_repeated_after_a_gap(self) -> None:
         """Harm, the backfill and the end were reported before the gap."""
