@@ -30,6 +30,8 @@ _HELD_HOURS: Final = 2
 MIN_DISCOVERED_RESPONSES: Final = 100
 """Smallest number of responses of an undeclared experiment that is reported: fewer may be a developer's test."""
 _MAX_DISCOVERED_NAMES: Final = 1_000
+_MAX_EXPERIMENTS: Final = 1_000
+"""With more experiments, those without an observation for the longest time are forgotten."""
 
 
 class PendingState(msgspec.Struct, frozen=True):
@@ -60,6 +62,8 @@ class ExperimentMemory(msgspec.Struct, frozen=True):
     """Start of the last backfill whose completion was reported; 0 without such a backfill."""
     ended_ms: int = 0
     """The last planned end that has passed; 0 if none has."""
+    declared_at_ms: int = 0
+    """When the experiment was declared; 0 if unknown."""
 
 
 class NotificationMemory(msgspec.Struct, frozen=True):
@@ -87,6 +91,8 @@ class ExperimentObservation:
     """Start of the last completed backfill; 0 without one."""
     ended_ms: int = 0
     """The planned end if it has passed; 0 if it has not, and without a planned end."""
+    declared_at_ms: int = 0
+    """When the experiment was declared; 0 if unknown. A deleted experiment may be declared again under its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,16 +138,23 @@ def find_changes(
     """Return the memory after the observations, and the changes to report.
 
     Without a memory, nothing is reported: the first observation of a store only records the present states. The
-    memories of experiments without an observation are dropped.
+    memories of experiments without an observation stay: an archived experiment may be restored, and a process with an
+    older configuration may observe for a while.
     """
     changes: list[Change] = []
-    experiments = {}
+    experiments = {} if memory is None else dict(memory.experiments)
     for observation in observations:
+        # The newest observations come last, so that the first ones can be forgotten.
+        experiment_memory = experiments.pop(observation.name, ExperimentMemory())
         if memory is None:
             experiments[observation.name] = _initial_memory(observation)
         else:
-            known = memory.experiments.get(observation.name, ExperimentMemory())
-            experiments[observation.name] = _observe(known, observation, changes)
+            if experiment_memory.declared_at_ms and experiment_memory.declared_at_ms != observation.declared_at_ms:
+                experiment_memory = ExperimentMemory()
+            experiments[observation.name] = _observe(experiment_memory, observation, changes)
+    excess = min(len(experiments) - _MAX_EXPERIMENTS, len(experiments) - len(observations))
+    for name in list(experiments)[: max(excess, 0)]:
+        del experiments[name]
     reported_names = () if memory is None else memory.discovered
     new_names = [
         experiment.name
@@ -162,6 +175,7 @@ def _initial_memory(observation: ExperimentObservation) -> ExperimentMemory:
         definition_version=observation.definition_version,
         backfill_started_ms=observation.backfill_started_ms,
         ended_ms=observation.ended_ms,
+        declared_at_ms=observation.declared_at_ms,
     )
 
 
@@ -169,15 +183,17 @@ def _observe(memory: ExperimentMemory, observation: ExperimentObservation, chang
     """Return the memory of an experiment after an observation, and append the changes to report."""
     name, as_of_ms = observation.name, observation.as_of_ms
     has_new_definition = observation.definition_version != memory.definition_version
-    known_treatments = {} if has_new_definition else memory.treatments
+    reported_states = {} if has_new_definition else memory.treatments
     is_filled = observation.backfill_started_ms > memory.backfill_started_ms
     treatments = {}
     for treatment, state in observation.verdicts.items():
-        before = known_treatments.get(treatment, ReportedState("continue"))
+        before = reported_states.get(treatment, ReportedState("continue"))
         after = before
         if is_filled:
-            # The message on the backfill has the verdicts.
+            # The message on the backfill has the verdicts; harm has its own one, for channels of harm alone.
             after = ReportedState(state or "continue")
+            if state == "stop_harm" and before.state != "stop_harm":
+                changes.append(Change("harm", name, "stop_harm", before.state, treatment))
         elif state is None:
             after = ReportedState(before.state)
         else:
@@ -205,6 +221,7 @@ def _observe(memory: ExperimentMemory, observation: ExperimentObservation, chang
         observation.definition_version,
         max(observation.backfill_started_ms, memory.backfill_started_ms),
         max(observation.ended_ms, memory.ended_ms),
+        observation.declared_at_ms,
     )
 
 

@@ -15,7 +15,7 @@ from monitor.config.values import VARIABLE_PREFIX, ConfigProblems, check_keys, p
 from monitor.errors import ConfigError, RepeatedName
 
 _VARIABLES: Final = "NOTIFY_"
-_KEYS: Final = ("name", "url", "url_file", "webhook", "secret", "secret_file", "events", "experiments")
+_KEYS: Final = ("name", "url", "url_file", "webhook", "webhook_file", "secret", "secret_file", "events", "experiments")
 _SECRET_KEYS: Final = ("url", "secret")
 _MAX_CHANNELS: Final = 20
 _MAX_PATTERNS: Final = 100
@@ -86,8 +86,7 @@ def _parse_channel(key: str, table: Mapping[str, Any], secrets: Mapping[str, tup
             values[secret_key] = _find_secret(key, secret_key, table, secrets)
     webhook = None
     with problems.collect():
-        if "webhook" in table:
-            webhook = _parse_webhook(f"{key}.webhook", table["webhook"])
+        webhook = _find_webhook(key, table)
     events = NOTIFY_EVENTS
     experiments: tuple[str, ...] = ("*",)
     with problems.collect():
@@ -133,6 +132,16 @@ def _find_secret(
     if secret_key in secrets:
         raise ConfigError(secrets[secret_key][0], "…", f"only one of this variable and {key}.{file_key}")
     return f"{key}.{file_key}", _read_secret(f"{key}.{file_key}", table[file_key])
+
+
+def _find_webhook(key: str, table: Mapping[str, Any]) -> str | None:
+    """Return the address of a webhook, from the configuration or from a file; None without an address."""
+    if "webhook_file" not in table:
+        return _parse_webhook(f"{key}.webhook", table["webhook"]) if "webhook" in table else None
+    if "webhook" in table:
+        raise ConfigError(f"{key}.webhook", "…", f"only one of this key and {key}.webhook_file")
+    file_key = f"{key}.webhook_file"
+    return _parse_webhook(file_key, _read_secret(file_key, table["webhook_file"]))
 
 
 def _parse_webhook(key: str, value: object) -> str:

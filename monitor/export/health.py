@@ -84,10 +84,10 @@ class ServiceHealth:
         """Return a sentence for each channel that has not accepted a message."""
         sentences = []
         for channel, deliveries in self.deliveries_by_channel().items():
-            errors = [delivery.error for delivery in deliveries if delivery.error]
-            if errors:
+            error = _delivery_error(deliveries)
+            if error is not None:
                 waiting = format_counted(len(deliveries), "message waits", "messages wait")
-                sentences.append(f"{waiting} for the channel {channel}: {errors[-1]}")
+                sentences.append(f"{waiting} for the channel {channel}: {error}")
         return sentences
 
     def deliveries_by_channel(self) -> dict[str, list[Delivery]]:
@@ -156,10 +156,15 @@ class ServiceHealth:
             },
             "experiments": {name: state.to_json() for name, state in self.freshness.items()},
             "messages": {
-                channel: {"waiting": len(deliveries), "error": deliveries[0].error or None}
+                channel: {"waiting": len(deliveries), "error": _delivery_error(deliveries)}
                 for channel, deliveries in self.deliveries_by_channel().items()
             },
         }
+
+
+def _delivery_error(deliveries: Sequence[Delivery]) -> str | None:
+    """Return why the oldest failed message has failed; None before the first failed attempt."""
+    return next((delivery.error for delivery in deliveries if delivery.error), None)
 
 
 def read_freshness(reader: StoreReader, summary: StoreSummary, now_ms: int) -> dict[str, Freshness]:

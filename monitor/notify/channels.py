@@ -51,15 +51,15 @@ class AppriseChannel:
 
     def send(self, message: Message, message_id: str, now_ms: int) -> None:  # noqa: ARG002
         """Send the message as plain text; Apprise has no place for the id and the time."""
-        with self._apprise.LogCapture(level=logging.WARNING) as captured_log:
-            is_sent = self._sender.notify(
-                title=message.title,
-                body=message.body,
-                notify_type=_APPRISE_TYPES[message.tone],
-                body_format=self._apprise.NotifyFormat.TEXT,
-            )
-            status = _STATUS.search(captured_log.getvalue())
-        if not is_sent:
+        result = self._sender.notify(
+            title=message.title,
+            body=message.body,
+            notify_type=_APPRISE_TYPES[message.tone],
+            body_format=self._apprise.NotifyFormat.TEXT,
+        )
+        if not result:
+            # The result has the log lines of this call alone: all channels share the logger of the library.
+            status = _STATUS.search("\n".join(entry.message for entry in result.logs()))
             raise DeliveryFailed("Apprise could not send the message" + (f": HTTP {status[1]}" if status else ""))
 
 
@@ -104,7 +104,10 @@ class WebhookChannel:
 
 def open_channels(settings: Sequence[NotifySettings]) -> list[Channel]:
     """Return the channels. Raises `UsageError` without the extra `notify`, `ConfigError` for a wrong address."""
-    return [WebhookChannel(each) if each.url is None else AppriseChannel(each) for each in settings]
+    return [
+        WebhookChannel(channel_settings) if channel_settings.url is None else AppriseChannel(channel_settings)
+        for channel_settings in settings
+    ]
 
 
 def _import_extra(module: str) -> Any:

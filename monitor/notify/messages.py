@@ -148,6 +148,32 @@ def write_discovery(experiment: UndeclaredExperiment, public_url: str | None) ->
     return _create_message("discovered", experiment.name, title, [*reasons, hint], "open", experiment.last_ms, data)
 
 
+def write_short_message(change: Change, as_of_ms: int, public_url: str | None) -> Message:
+    """Return a message with the event and the state alone, for a change whose full message cannot be written."""
+    subject = "" if change.treatment is None else f"{change.treatment}: "
+    title = f"{subject}{change.event}, {change.state}"
+    data: dict[str, Any] = {
+        "experiment": change.experiment,
+        "event": change.event,
+        "treatment": change.treatment,
+        "state": change.state,
+        "previous_state": change.previous_state,
+        "title": title,
+        "owner": None,
+        "reasons": [],
+        "metric": None,
+        "results": [],
+        "as_of": format_timestamp(as_of_ms),
+        "link": page_address(public_url, change.experiment),
+    }
+    tone: Tone = "bad" if change.event == "harm" else _condition_tone(change)
+    lines = [
+        f"Before: {change.previous_state}.",
+        "The numbers are missing because of a defect, which the log of the service describes. The page has them.",
+    ]
+    return _create_message(change.event, change.experiment, title, lines, tone, as_of_ms, data)
+
+
 def write_test_message(now_ms: int, public_url: str | None) -> Message:
     """Return a message by which an operator tests a channel."""
     title = "test of a channel"

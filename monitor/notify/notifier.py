@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import random
 import secrets
@@ -21,14 +22,14 @@ from typing import Final
 
 import msgspec
 
-from monitor.analysis import Change, find_changes
-from monitor.clock import DAY_MS, Clock
+from monitor.analysis import Change, UndeclaredExperiment, find_changes
+from monitor.clock import DAY_MS, HOUR_MS, Clock
 from monitor.errors import AbMonitorError
 from monitor.notify.channels import Channel, DeliveryFailed
-from monitor.notify.messages import Message, write_discovery, write_message
+from monitor.notify.messages import Message, write_discovery, write_message, write_short_message
 from monitor.notify.observation import StoreObservation
 from monitor.pipeline import Telemetry
-from monitor.state import Delivery, Outbox
+from monitor.state import Delivery, Outbox, outbox_channel
 
 log = logging.getLogger(__name__)
 _LEASE_MS: Final = 30_000
@@ -40,9 +41,11 @@ _MAX_RETRY_MS: Final = 1_800_000
 _JITTER: Final = 0.2
 _MAX_AGE_MS: Final = 3 * DAY_MS
 """An older message is dropped: by then, the page has newer results."""
+_MIN_ATTEMPTS: Final = 10
+"""No message is dropped by its age before so many attempts: the clock of a process may be days ahead."""
 _MAX_DELIVERIES: Final = 1_000
 """With more waiting deliveries, the oldest ones are dropped."""
-_STOP_TIMEOUT_S: Final = 2.0
+_STOP_TIMEOUT_S: Final = 3.0
 
 
 def retry_pause_ms(attempts: int) -> int:
@@ -52,6 +55,15 @@ def retry_pause_ms(attempts: int) -> int:
     (30000, 120000, 1800000)
     """
     return int(min(_FIRST_RETRY_MS * 2 ** min(attempts - 1, 16), _MAX_RETRY_MS))
+
+
+def derive_message_id(version: int, as_of_ms: int, change: Change) -> str:
+    """Return the ID of the message about a change.
+
+    If the store loses a write, the version of the states is lost as well, and the same change gets the same ID again.
+    """
+    content = (version, as_of_ms // HOUR_MS, change.experiment, change.treatment, change.event, change.state)
+    return f"msg_{hashlib.blake2b(msgspec.json.encode(content), digest_size=12).hexdigest()}"
 
 
 class Notifier:
@@ -71,6 +83,7 @@ class Notifier:
     ) -> None:
         """`observe` returns the states at a time in ms. Messages link to `public_url`, if given."""
         self._channels = channels
+        self._channel_names = frozenset(channel.settings.name for channel in channels)
         self._outbox = outbox
         self._observe = observe
         self._telemetry = telemetry
@@ -86,20 +99,25 @@ class Notifier:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="notifications", daemon=True)
         self._channel_threads: dict[str, threading.Thread] = {}
-        telemetry.initialize_channels(channel.settings.name for channel in channels)
+        telemetry.initialize_channels(self._channel_names)
 
     def start(self) -> None:
         """Start the threads."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the threads, and wait at most 2 s for each; the rest is delivered after the next start."""
+        """End the threads, and wait at most 3 s for all; the rest is delivered after the next start.
+
+        The lease is left to expire if a thread still runs, because the thread may be sending a message.
+        """
         self._stop.set()
-        for thread in (self._thread, *self._channel_threads.values()):
-            if thread.is_alive():
-                thread.join(_STOP_TIMEOUT_S)
-        with suppress(AbMonitorError):
-            self._outbox.release_lease(self._owner)
+        deadline_s = time.monotonic() + _STOP_TIMEOUT_S
+        if not _has_ended(self._thread, deadline_s):
+            return
+        # From here on, no thread renews the lease or starts another thread.
+        if all(_has_ended(thread, deadline_s) for thread in self._channel_threads.values()):
+            with suppress(AbMonitorError):
+                self._outbox.release_lease(self._owner)
 
     def _run(self) -> None:
         last_problem = ""
@@ -165,8 +183,9 @@ class Notifier:
                 if channel.settings.receives(change.event, change.experiment)
             ]
             if channels:
-                message = msgspec.to_builtins(self._write_message(change, observation))
-                message_id = f"msg_{secrets.token_hex(12)}"
+                as_of_ms = _as_of_ms(change, observation)
+                message = msgspec.to_builtins(self._write_message(change, observation, as_of_ms))
+                message_id = derive_message_id(version, as_of_ms, change)
                 deliveries += [Delivery(message_id, channel, now_ms, message) for channel in channels]
         if not self._outbox.record(version, new_memory, deliveries):
             return False
@@ -183,10 +202,17 @@ class Notifier:
             )
         return True
 
-    def _write_message(self, change: Change, observation: StoreObservation) -> Message:
+    def _write_message(self, change: Change, observation: StoreObservation, as_of_ms: int) -> Message:
+        """Return the message about a change; after an error, a short message without numbers."""
+        try:
+            return self._write_full_message(change, observation)
+        except Exception:  # A defect of one text must not hold back the states and the messages of all experiments.
+            log.exception("message shortened because of a defect event=%s", change.event)
+            return write_short_message(change, as_of_ms, self._public_url)
+
+    def _write_full_message(self, change: Change, observation: StoreObservation) -> Message:
         if change.event == "discovered":
-            (undeclared,) = (each for each in observation.summary.undeclared if each.name == change.experiment)
-            return write_discovery(undeclared, self._public_url)
+            return write_discovery(_find_undeclared(change, observation), self._public_url)
         return write_message(
             change,
             observation.summary.experiments[change.experiment],
@@ -201,15 +227,19 @@ class Notifier:
         Raises `StoreUnavailable`.
         """
         now_ms = self._clock()
-        deliveries = self._outbox.read_deliveries()
+        deliveries, undecodable_fields = self._outbox.read_fields()
+        for outbox_field in undecodable_fields:
+            self._outbox.remove(outbox_field)
+            self._count(outbox_channel(outbox_field), "dropped")
+            log.error("message dropped field=%s error=not in the format of this version", outbox_field)
         excess = len(deliveries) - _MAX_DELIVERIES
         dropped = [
             delivery
             for index, delivery in enumerate(deliveries)
-            if index < excess or delivery.created_ms < now_ms - _MAX_AGE_MS
+            if index < excess or self._is_too_old(delivery, now_ms)
         ]
         for delivery in dropped:
-            self._outbox.remove(delivery)
+            self._outbox.remove(delivery.outbox_field)
             self._count(delivery.channel, "dropped")
             log.error(
                 "message dropped channel=%s id=%s attempts=%d error=%s",
@@ -222,12 +252,17 @@ class Notifier:
         waiting = [delivery for delivery in deliveries if delivery.outbox_field not in dropped_fields]
         counts = Counter(delivery.channel for delivery in waiting)
         self._telemetry.set_waiting_notifications(
-            {each.settings.name: counts[each.settings.name] for each in self._channels}
+            {channel.settings.name: counts[channel.settings.name] for channel in self._channels}
         )
-        return [delivery for delivery in waiting if delivery.next_attempt_ms <= now_ms]
+        return [delivery for delivery in waiting if _is_due(delivery, now_ms)]
+
+    def _is_too_old(self, delivery: Delivery, now_ms: int) -> bool:
+        # A channel that is not configured any more has no attempts.
+        has_been_tried = delivery.attempts >= _MIN_ATTEMPTS or delivery.channel not in self._channel_names
+        return has_been_tried and delivery.created_ms < now_ms - _MAX_AGE_MS
 
     def _count(self, channel: str, outcome: str) -> None:
-        if any(channel == each.settings.name for each in self._channels):
+        if channel in self._channel_names:
             self._telemetry.notifications.labels(channel, outcome).inc()
 
     def _deliver_in_thread(self, channel: Channel, deliveries: Sequence[Delivery]) -> None:
@@ -235,42 +270,74 @@ class Notifier:
             self.deliver(channel, deliveries)
         except AbMonitorError as error:
             log.debug("messages wait channel=%s reason=%s", channel.settings.name, error)
-        except Exception:  # A defect of a channel's library must not end the process.
-            log.exception("messages wait because of a defect channel=%s", channel.settings.name)
+        except Exception as error:  # noqa: BLE001  a defect must end neither the thread's channel nor the process
+            # Without the text and the traceback, which may contain an address.
+            log.error(  # noqa: TRY400
+                "messages wait because of a defect channel=%s type=%s", channel.settings.name, type(error).__name__
+            )
 
     def deliver(self, channel: Channel, deliveries: Sequence[Delivery]) -> None:
         """Send messages to their channel while this process has the lease. Raises `StoreUnavailable`.
 
-        1. Send the message.
-        2. Remove the delivery, or after a failure postpone the next attempt.
+        1. Skip a delivery that another process has removed since the outbox was read.
+        2. Send the message.
+        3. Remove the delivery, or after a failure postpone the next attempt.
         """
         for delivery in deliveries:
             if self._stop.is_set() or self._monotonic_s() >= self._lease_until_s:
                 return
-            if delivery.outbox_field not in self._accepted_fields and not self._try_to_send(channel, delivery):
+            if delivery.outbox_field not in self._accepted_fields and not (
+                self._outbox.contains(delivery) and self._try_to_send(channel, delivery)
+            ):
                 continue
             self._accepted_fields.add(delivery.outbox_field)
-            self._outbox.remove(delivery)
+            self._outbox.remove(delivery.outbox_field)
             self._accepted_fields.discard(delivery.outbox_field)
 
     def _try_to_send(self, channel: Channel, delivery: Delivery) -> bool:
         """Send a message; after a failure, postpone the next attempt and return False."""
-        name, message = channel.settings.name, msgspec.convert(delivery.message, Message)
+        name = channel.settings.name
         try:
+            message = msgspec.convert(delivery.message, Message)
             channel.send(message, delivery.message_id, self._clock())
-        except DeliveryFailed as error:
+        except Exception as error:  # noqa: BLE001  a defect of one message must not hold back those after it
+            # The text of any other error may contain the address.
+            reason = str(error) if isinstance(error, DeliveryFailed) else f"defect: {type(error).__name__}"
             pause_ms = retry_pause_ms(delivery.attempts + 1)
             jitter_ms = int(pause_ms * random.uniform(-_JITTER, _JITTER))  # noqa: S311  no secret depends on it
-            self._outbox.postpone(delivery, self._clock() + pause_ms + jitter_ms, str(error))
+            self._outbox.postpone(delivery, self._clock() + pause_ms + jitter_ms, reason)
             self._count(name, "failed")
             log.warning(
                 "message not sent channel=%s id=%s attempt=%d error=%s",
                 name,
                 delivery.message_id,
                 delivery.attempts + 1,
-                error,
+                reason,
             )
             return False
         self._count(name, "sent")
         log.info("message sent channel=%s id=%s event=%s", name, delivery.message_id, message.event)
         return True
+
+
+def _has_ended(thread: threading.Thread, deadline_s: float) -> bool:
+    """Return whether a thread has ended, after waiting until the deadline by `time.monotonic`."""
+    if thread.is_alive():
+        thread.join(max(deadline_s - time.monotonic(), 0.0))
+    return not thread.is_alive()
+
+
+def _is_due(delivery: Delivery, now_ms: int) -> bool:
+    """Return whether the next attempt is due; a time beyond the longest pause is by a clock that was ahead."""
+    return not now_ms < delivery.next_attempt_ms <= now_ms + _MAX_RETRY_MS * (1 + _JITTER)
+
+
+def _find_undeclared(change: Change, observation: StoreObservation) -> UndeclaredExperiment:
+    return next(experiment for experiment in observation.summary.undeclared if experiment.name == change.experiment)
+
+
+def _as_of_ms(change: Change, observation: StoreObservation) -> int:
+    """Return the event time of a change."""
+    if change.event == "discovered":
+        return _find_undeclared(change, observation).last_ms
+    return next(experiment.as_of_ms for experiment in observation.experiments if experiment.name == change.experiment)

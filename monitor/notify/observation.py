@@ -99,6 +99,7 @@ def _observe_experiment(
         definition_version=history.definition_version,
         backfill_started_ms=backfill.started_ms if is_backfilled and backfill is not None else 0,
         ended_ms=settings.ends_at_ms if has_ended and settings.ends_at_ms is not None else 0,
+        declared_at_ms=history.declared_at_ms or 0,
     )
 
 

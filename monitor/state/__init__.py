@@ -65,7 +65,7 @@ from monitor.state.generations import (
 )
 from monitor.state.hourly_responses import read_hourly_responses
 from monitor.state.keys import PENDING_FEEDBACK, REBUILD_LOSS_PREFIX, StoreKeys, shard_of_partition
-from monitor.state.outbox import Delivery, Outbox
+from monitor.state.outbox import Delivery, Outbox, outbox_channel
 from monitor.state.quality_counts import QualityCounter
 from monitor.state.read_model import StoreReader, open_store_reader
 from monitor.state.record_deltas import add_batch_changes
@@ -179,6 +179,7 @@ __all__ = [
     "mark_initialized",
     "merge_positions",
     "open_store_reader",
+    "outbox_channel",
     "read_arrivals",
     "read_backfill_targets",
     "read_backfills",

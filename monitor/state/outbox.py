@@ -13,7 +13,6 @@ the same change, one writes the message. The lease only saves work and keeps the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -26,6 +25,11 @@ from monitor.state.sharded_store import ShardedStore
 
 _SEPARATOR: Final = " "
 _MAX_ERROR_LENGTH: Final = 300
+
+
+def outbox_channel(outbox_field: str) -> str:
+    """Return the channel in a field of the hash `outbox`."""
+    return outbox_field.partition(_SEPARATOR)[2]
 
 
 class Delivery(msgspec.Struct, frozen=True):
@@ -84,22 +88,34 @@ class Outbox:
 
     def read_deliveries(self) -> list[Delivery]:
         """Return the deliveries that wait, oldest first."""
+        return self.read_fields()[0]
+
+    def read_fields(self) -> tuple[list[Delivery], list[str]]:
+        """Return the deliveries that wait, oldest first, and the fields that are not in the format of this version."""
         with translating_errors(self._store.settings):
             stored: Mapping[bytes, bytes] = self._store.client.hgetall(OUTBOX_KEY)
-        deliveries = []
-        for content in stored.values():
-            with suppress(msgspec.MsgspecError):  # the format of another version
+        deliveries, undecodable_fields = [], []
+        for field, content in stored.items():
+            try:
                 deliveries.append(_delivery_decoder.decode(content))
-        return sorted(deliveries, key=lambda delivery: (delivery.created_ms, delivery.outbox_field))
+            except msgspec.MsgspecError:
+                undecodable_fields.append(field.decode(errors="replace"))
+        return sorted(deliveries, key=lambda delivery: (delivery.created_ms, delivery.outbox_field)), undecodable_fields
 
-    def remove(self, delivery: Delivery) -> None:
+    def contains(self, delivery: Delivery) -> bool:
+        """Return whether no process has removed a delivery yet."""
+        # Not HEXISTS: the documented rights of the store's user lack the command.
+        with translating_errors(self._store.settings):
+            return self._store.client.hget(OUTBOX_KEY, delivery.outbox_field) is not None
+
+    def remove(self, outbox_field: str) -> None:
         """Delete a delivery that has succeeded or is given up."""
         with translating_errors(self._store.settings):
-            self._store.client.hdel(OUTBOX_KEY, delivery.outbox_field)
+            self._store.client.hdel(OUTBOX_KEY, outbox_field)
 
     def postpone(self, delivery: Delivery, next_attempt_ms: int, error: str) -> None:
         """Store a failed attempt, unless the delivery has been removed meanwhile."""
-        failed = msgspec.structs.replace(
+        postponed_delivery = msgspec.structs.replace(
             delivery,
             attempts=delivery.attempts + 1,
             next_attempt_ms=next_attempt_ms,
@@ -107,7 +123,9 @@ class Outbox:
         )
         shard = self._store.first_shard
         with translating_errors(self._store.settings):
-            shard.run_script(shard.scripts.postpone_delivery, [OUTBOX_KEY], [failed.outbox_field, _encode(failed)])
+            shard.run_script(
+                shard.scripts.postpone_delivery, [OUTBOX_KEY], [delivery.outbox_field, _encode(postponed_delivery)]
+            )
 
     def renew_lease(self, owner: str, duration_ms: int) -> bool:
         """Acquire or prolong the lease; return False if another process has it."""

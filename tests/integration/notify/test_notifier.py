@@ -37,7 +37,7 @@ from monitor.state.generations import (
     delete_all_generations,
     delete_generation,
 )
-from monitor.state.keys import OUTBOX_LEASE_KEY
+from monitor.state.keys import NOTIFIED_KEY, OUTBOX_KEY, OUTBOX_LEASE_KEY
 from tests.servers.message_receiver import MessageReceiver
 from tests.servers.redis import RedisServer
 from tests.support.oracle import DAY_MS
@@ -102,6 +102,12 @@ class NotifyBench:
     def waiting(self) -> Sequence[Delivery]:
         """Return the deliveries in the outbox."""
         return Outbox(self.store.store).read_deliveries()
+
+
+def count_dropped(notifier: Notifier) -> float | None:
+    """Return the number of dropped messages of the channel."""
+    labels = {"channel": "hook", "outcome": "dropped"}
+    return notifier._telemetry.registry.get_sample_value("abmonitor_notifications_total", labels)
 
 
 @pytest.fixture
@@ -184,22 +190,163 @@ def test_a_receiver_that_fails_for_an_hour_gets_the_message_once(bench: NotifyBe
 
 
 def test_a_message_is_dropped_after_three_days(bench: NotifyBench, receiver: MessageReceiver) -> None:
-    """The drop is counted; until then the message waits."""
+    """The drop is counted; until then the message waits, and it waits for at least ten attempts."""
     notifier = bench.notifier()
     notifier.record_changes()
     receiver.status = 500
     bench.now_ms += 3 * DAY_MS
-    bench.deliver(notifier)
-    assert len(bench.waiting()) == 1
-    bench.now_ms += 1
+    for _ in range(10):
+        assert len(bench.waiting()) == 1
+        bench.now_ms += HOUR_MS
+        bench.deliver(notifier)
     bench.deliver(notifier)
     assert bench.waiting() == []
-    assert (
-        notifier._telemetry.registry.get_sample_value(
-            "abmonitor_notifications_total", {"channel": "hook", "outcome": "dropped"}
-        )
-        == 1
-    )
+    assert len(receiver.requests) == 10
+    assert count_dropped(notifier) == 1
+
+
+def test_a_clock_that_is_days_ahead_drops_and_delays_nothing(bench: NotifyBench, receiver: MessageReceiver) -> None:
+    """The replica with the wrong clock fails once; the one with the right clock delivers without waiting for days."""
+    bench.notifier().record_changes()
+    receiver.status = 500
+    bench.now_ms += 20 * DAY_MS
+    bench.deliver(bench.notifier())
+    receiver.status = 204
+    bench.now_ms -= 20 * DAY_MS
+    bench.store.store.client.delete(OUTBOX_LEASE_KEY)  # the lease of the first replica has expired
+    bench.deliver(bench.notifier())
+    assert len(receiver.accepted()) == 1
+    assert bench.waiting() == []
+
+
+def test_messages_of_a_removed_channel_are_dropped_after_three_days(bench: NotifyBench) -> None:
+    """They have no attempts."""
+    bench.notifier().record_changes()
+    bench.now_ms += 3 * DAY_MS + 1
+    bench.deliver(bench.notifier(replace(bench.webhook, name="other")))
+    assert bench.waiting() == []
+
+
+def test_a_delivery_in_another_format_is_dropped_and_counted(
+    bench: NotifyBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log has its id and its channel."""
+    bench.store.store.client.hset(OUTBOX_KEY, "msg_1 hook", b'{"unknown": 1}')
+    notifier = bench.notifier()
+    bench.deliver(notifier)
+    assert bench.store.store.client.hgetall(OUTBOX_KEY) == {}
+    assert count_dropped(notifier) == 1
+    assert "message dropped field=msg_1 hook" in caplog.text
+
+
+def test_a_bad_message_does_not_hold_back_the_next_one(
+    bench: NotifyBench, receiver: MessageReceiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The content of the first message is in the format of another version."""
+    notifier = bench.notifier()
+    notifier.record_changes()
+    (delivery,) = bench.waiting()
+    bad_delivery = msgspec.structs.replace(delivery, message_id="msg_bad", created_ms=1, message={"event": 1})
+    version, _ = Outbox(bench.store.store).read_memory()
+    assert Outbox(bench.store.store).record(version, NotificationMemory(), [bad_delivery])
+    bench.deliver(notifier)
+    assert [request.message_id for request in receiver.requests] == [delivery.message_id]
+    (waiting,) = bench.waiting()
+    assert (waiting.message_id, waiting.attempts, waiting.error) == ("msg_bad", 1, "defect: ValidationError")
+    assert waiting.next_attempt_ms > bench.now_ms
+    assert "Traceback" not in caplog.text
+
+
+class DefectiveChannel:
+    """A channel whose library raises an unexpected error with the address in its text."""
+
+    def __init__(self, settings: NotifySettings) -> None:
+        self.settings = settings
+
+    def send(self, message: Message, message_id: str, now_ms: int) -> None:  # noqa: ARG002
+        """Raise the error."""
+        raise ValueError("url slack://hidden-token")
+
+
+def test_the_text_of_an_unexpected_error_is_neither_logged_nor_stored(
+    bench: NotifyBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may contain the address of the channel."""
+    notifier = bench.notifier()
+    notifier.record_changes()
+    notifier._channels = [DefectiveChannel(bench.webhook)]
+    bench.deliver(notifier)
+    (waiting,) = bench.waiting()
+    assert waiting.error == "defect: ValueError"
+    assert "error=defect: ValueError" in caplog.text
+    assert "hidden-token" not in caplog.text
+
+
+def test_a_defect_of_a_text_holds_back_no_message(bench: NotifyBench) -> None:
+    """The message is short, and the state is recorded."""
+    store_observation = observe_store(bench.store.reader, bench.now_ms)
+    assert store_observation is not None
+    notifier = bench.notifier()
+    notifier._observe = lambda _: replace(store_observation, summary=replace(store_observation.summary, experiments={}))
+    assert notifier.record_changes()
+    (delivery,) = bench.waiting()
+    message = msgspec.convert(delivery.message, Message)
+    assert message.title == "[ranker] treatment: harm, stop_harm"
+    assert message.tone == "bad"
+    schema = json.loads((ROOT / "docs" / "notifications.schema.json").read_text())
+    jsonschema.validate(message.webhook_json(), schema, format_checker=jsonschema.FormatChecker())
+    assert not notifier.record_changes()
+
+
+def test_a_change_that_the_store_has_lost_gets_the_same_id_again(bench: NotifyBench) -> None:
+    """After a failover, the version of the states is the one before the lost write."""
+    client = bench.store.store.client
+    states = client.hgetall(NOTIFIED_KEY)
+    bench.notifier().record_changes()
+    (delivery,) = bench.waiting()
+    client.delete(OUTBOX_KEY)
+    client.hset(NOTIFIED_KEY, mapping=states)
+    bench.now_ms += 5_000
+    bench.notifier().record_changes()
+    assert [repeated.message_id for repeated in bench.waiting()] == [delivery.message_id]
+
+
+def test_a_delivery_of_another_process_is_not_sent_again(bench: NotifyBench, receiver: MessageReceiver) -> None:
+    """The other process has delivered after the outbox was read."""
+    first, second = bench.notifier(), bench.notifier()
+    first.record_changes()
+    assert first.renew_lease()
+    due = first.drop_old_deliveries()
+    bench.store.store.client.delete(OUTBOX_LEASE_KEY)  # the lease of the first process has expired
+    bench.deliver(second)
+    first.deliver(first._channels[0], due)
+    assert len(receiver.requests) == 1
+
+
+def test_a_stop_while_a_message_is_sent_keeps_the_lease(
+    bench: NotifyBench, receiver: MessageReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise another process would send the same message at the same time."""
+    monkeypatch.setattr("monitor.notify.notifier._STOP_TIMEOUT_S", 0.05)
+    is_sending, may_answer = threading.Event(), threading.Event()
+
+    def wait_for_permission() -> None:
+        is_sending.set()
+        may_answer.wait()
+
+    receiver.before_answer = wait_for_permission
+    notifier = bench.notifier()
+    notifier.start()
+    try:
+        assert is_sending.wait(60)
+        notifier.stop()
+        assert not bench.notifier().renew_lease()
+    finally:
+        may_answer.set()
+    notifier._channel_threads["hook"].join()
+    notifier.stop()
+    assert bench.waiting() == []
+    assert bench.notifier().renew_lease()
 
 
 def test_three_processes_write_and_send_one_message(bench: NotifyBench, receiver: MessageReceiver) -> None:
@@ -387,6 +534,29 @@ class TestApprise:
         (waiting,) = bench.waiting()
         assert waiting.error == "Apprise could not send the message: HTTP 503"
         assert "hidden-token" not in repr(settings)
+
+    def test_the_status_belongs_to_the_channel(self, receiver: MessageReceiver) -> None:
+        """Two channels of Apprise fail at the same moment."""
+        barrier = threading.Barrier(2)
+        errors = {}
+
+        def send(name: str, address: str) -> None:
+            (channel,) = open_channels([NotifySettings(name, url=f"json://{address}")])
+            with pytest.raises(DeliveryFailed) as error:
+                channel.send(write_test_message(0, None), "msg_1", 0)
+            errors[name] = str(error.value)
+
+        with MessageReceiver() as other_receiver:
+            receiver.status, other_receiver.status = 503, 404
+            receiver.before_answer = other_receiver.before_answer = barrier.wait
+            addresses = {"a": receiver.address, "b": other_receiver.address}
+            threads = [threading.Thread(target=send, args=channel) for channel in addresses.items()]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        prefix = "Apprise could not send the message: HTTP"
+        assert errors == {"a": f"{prefix} 503", "b": f"{prefix} 404"}
 
     def test_an_address_that_apprise_does_not_accept_is_an_error(self) -> None:
         """The error names the channel, and not the address."""

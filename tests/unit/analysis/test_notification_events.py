@@ -118,9 +118,46 @@ class TestFirstObservation:
 
     def test_an_experiment_that_is_declared_later_is_reported(self) -> None:
         """It begins without a verdict."""
-        memory, changes = find_changes(NotificationMemory(), [replace(FIRST, verdicts={"t": "stop_harm"})], [])
+        _, changes = find_changes(NotificationMemory(), [replace(FIRST, verdicts={"t": "stop_harm"})], [])
         assert [change.event for change in changes] == ["harm"]
-        assert find_changes(memory, [], [])[0].experiments == {}
+
+
+class TestGaps:
+    """An archived experiment has no observation, and one that an older configuration lacks."""
+
+    def test_nothing_is_repeated_after_a_gap(self) -> None:
+        """Harm, the backfill and the end were reported before the gap."""
+        observation = replace(FIRST, verdicts={"treatment": "stop_harm"}, backfill_started_ms=3, ended_ms=5)
+        memory, changes = find_changes(NotificationMemory(), [replace(observation, backfill_started_ms=0)], [])
+        assert {change.event for change in changes} == {"harm", "end"}
+        memory, changes = find_changes(memory, [observation], [])
+        assert [change.event for change in changes] == ["backfill"]
+        memory, changes = find_changes(memory, [], [])
+        assert changes == ()
+        assert find_changes(memory, [observation], []) == (memory, ())
+
+    def test_an_experiment_that_is_deleted_and_declared_again_begins_anew(self) -> None:
+        """The name is the same, but the time of the declaration differs."""
+        observation = replace(FIRST, verdicts={"treatment": "stop_harm"}, declared_at_ms=7)
+        memory, _ = find_changes(NotificationMemory(), [observation], [])
+        memory, _ = find_changes(memory, [], [])
+        _, changes = find_changes(memory, [replace(observation, declared_at_ms=8)], [])
+        assert [change.event for change in changes] == ["harm"]
+
+    def test_a_memory_without_the_time_of_the_declaration_is_kept(self) -> None:
+        """States that an earlier version has stored are not reported again."""
+        observation = replace(FIRST, verdicts={"treatment": "stop_harm"})
+        memory, _ = find_changes(NotificationMemory(), [observation], [])
+        assert find_changes(memory, [replace(observation, declared_at_ms=8)], [])[1] == ()
+
+    def test_the_memories_without_an_observation_are_limited(self) -> None:
+        """The names that were observed last stay, and all names of the present observations."""
+        names = [f"experiment-{number}" for number in range(1_500)]
+        observations = [replace(FIRST, name=name) for name in names]
+        memory, _ = find_changes(NotificationMemory(), observations, [])
+        assert list(memory.experiments) == names
+        memory, _ = find_changes(memory, observations[:100], [])
+        assert list(memory.experiments) == [*names[600:], *names[:100]]
 
 
 class TestConditions:
@@ -150,6 +187,13 @@ class TestConditions:
         filled = replace(FIRST, backfill_started_ms=3, verdicts={"treatment": "ship"})
         later = replace(filled, as_of_ms=at_hours(9))
         assert [change.event for change in observe(filled, later)] == ["backfill"]
+
+    def test_harm_that_a_backfill_reveals_is_reported_as_harm(self) -> None:
+        """A channel may receive harm alone; harm that was reported before is not news."""
+        filled = replace(FIRST, backfill_started_ms=3, verdicts={"treatment": "stop_harm"})
+        assert [change.event for change in observe(filled)] == ["harm", "backfill"]
+        refilled = replace(filled, backfill_started_ms=4)
+        assert [change.event for change in observe(filled, refilled)] == ["harm", "backfill", "backfill"]
 
     def test_a_planned_end_is_reported_once(self) -> None:
         """A later end is another one."""

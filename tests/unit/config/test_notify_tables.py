@@ -44,6 +44,18 @@ def test_secrets_are_read_from_files_and_variables(tmp_path: Path) -> None:
     assert HOOK not in repr(channels)
 
 
+def test_the_address_of_a_webhook_may_be_in_a_file(tmp_path: Path) -> None:
+    """Some addresses contain a secret."""
+    (tmp_path / "hook").write_text(f"{HOOK}\n")
+    table = {"name": "hook", "webhook_file": str(tmp_path / "hook")}
+    assert parse(table, **{"0_SECRET": SECRET})[0].webhook == HOOK
+    with pytest.raises(ConfigError, match=r'notify\[0\].webhook: got "…", expected only one of this key and'):
+        parse({**table, "webhook": HOOK}, **{"0_SECRET": SECRET})
+    (tmp_path / "hook").write_text("ftp://hidden-token")
+    with pytest.raises(ConfigError, match=r'notify\[0\].webhook_file: got "…", expected an address'):
+        parse(table, **{"0_SECRET": SECRET})
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [

@@ -17,12 +17,13 @@ from monitor.errors import StoreUnavailable
 from monitor.export import RecentReading, ServiceHealth, render_health
 from monitor.export.freshness import Freshness
 from monitor.pipeline import DataProblem, ProblemKind
-from monitor.state import Failure, ServiceRecords, TopicArrivals, WorkerRecord
+from monitor.state import Delivery, Failure, ServiceRecords, TopicArrivals, WorkerRecord
 from monitor.web.pages import PageContent, page_header, render_page
 from tests.support.pages import render_experiment, render_list, render_service
 from tests.unit.export.test_export import SUMMARY
 
 NOW = 1_795_000_000_000
+_ERRORS = ("", "HTTP 403", "HTTP 500")
 _RUNBOOK = (Path(__file__).parents[3] / "docs" / "runbook.md").read_text(encoding="utf-8")
 _PROBLEM = DataProblem("answers", "rejected", 12, 12, "last hour: 12 of 12 messages of answers rejected", True)  # noqa: FBT003
 _WORKER = WorkerRecord("1.0", "abc", NOW - 3_600_000, NOW - 5_000, {}, 7)
@@ -194,3 +195,11 @@ def test_a_request_during_a_reading_waits_for_its_result() -> None:
         assert shared.read() == 42
         assert other_requests[0].result() == 42
     assert readings == [1]
+
+
+def test_the_sentence_and_the_json_have_the_same_error_of_a_channel() -> None:
+    """That of the oldest message with a failed attempt: an older one may wait for its first attempt."""
+    deliveries = [Delivery(f"msg_{number}", "chat", number, {}, error=error) for number, error in enumerate(_ERRORS)]
+    health = replace(_HEALTHY, deliveries=deliveries)
+    assert health.to_json()["messages"] == {"chat": {"waiting": 3, "error": "HTTP 403"}}
+    assert health.message_conditions() == ["3 messages wait for the channel chat: HTTP 403"]
