@@ -87,6 +87,36 @@ def verdict_panel() -> JSON:
     )
 
 
+def judged_effect_panel() -> JSON:
+    """Return the panel with the effect that is judged, with its bounds."""
+    return stat_panel(
+        "Effect on the primary metric (decides the verdict)",
+        "The effect that is judged: the difference from the control as a percentage of the control's mean, over closed"
+        " students, with the bounds of its confidence sequence. It is the first number on the page of the experiment,"
+        " in reports and in messages. If 0 is between the bounds, wait. Empty while too few students are closed, and"
+        " if the variants cannot be compared.",
+        [
+            query_target(
+                f"max by (variant) (abmonitor_relative_effect{suffix}{{{_EXPERIMENT}}})",
+                f"{{{{variant}}}}{legend}",
+                ref=ref,
+                instant=True,
+            )
+            for ref, suffix, legend in (
+                ("effect", "", ""),
+                ("lower", "_lower", ", lower bound"),
+                ("upper", "_upper", ", upper bound"),
+            )
+        ],
+        links=[boards.MONITOR_EXPERIMENT_LINK],
+        unit="percentunit",
+        decimals=1,
+        size=(7, 4),
+        overrides=(_BLUE,),
+        empty="not known yet, or not comparable",
+    )
+
+
 def verdict_history_panel() -> JSON:
     """Return the timeline of the verdict on each variant."""
     return _with_verdict_names(

@@ -104,7 +104,7 @@ def range_mean_panel() -> JSON:
         unit="short",
         decimals=3,
         empty="no new values",
-        size=(5, 4),
+        size=(24, 4),
         overrides=variant_colors(),
     )
 
@@ -119,7 +119,7 @@ def student_count_panel() -> JSON:
         variant_targets(by_variant("abmonitor_students"), instant=True),
         unit="short",
         decimals=0,
-        size=(4, 4),
+        size=(3, 4),
         overrides=variant_colors(),
     )
 
@@ -134,7 +134,7 @@ def event_age_panel() -> JSON:
         variant_targets(event_age_by_variant(), instant=True),
         unit="s",
         decimals=0,
-        size=(4, 4),
+        size=(3, 4),
         thresholds=AGE_THRESHOLDS,
         links=[boards.PIPELINE_LINK],
     )
@@ -402,12 +402,12 @@ def board_variables() -> list[JSON]:
 
 
 def comparison_panels() -> list[JSON]:
-    """Return the panels at the top: current numbers and the comparison of variants."""
+    """Return the panels at the top: the decision, current numbers and the comparison of variants."""
     return [
-        range_mean_panel(),
+        decision.verdict_panel(),
+        decision.judged_effect_panel(),
         student_count_panel(),
         event_age_panel(),
-        decision.verdict_panel(),
         pipeline.lag_panel(size=(3, 4), links=[boards.PIPELINE_LINK]),
         alert_count_panel(),
         decayed_mean_panel(),
@@ -415,6 +415,7 @@ def comparison_panels() -> list[JSON]:
         difference_panel(),
         effective_count_panel(),
         rated_share_panel(),
+        range_mean_panel(),
         alert_history_panel(),
     ]
 

@@ -46,15 +46,13 @@ ALERT_STEPS = threshold_steps(GREEN, (1, RED))
 
 
 def largest_effect_query(bound: str = "") -> str:
-    """Return the query of the largest effect on the primary metric by experiment, or of the bound of that effect."""
+    """Return the query of the largest judged effect by experiment, or of the bound of that effect."""
 
-    def primary_effect(name: str) -> str:
-        return (
-            f'max by (experiment, variant) ({name}{{estimand="closed"}} and on (experiment, metric) {_PRIMARY_QUERY})'
-        )
+    def judged_effect(suffix: str) -> str:
+        return f"max by (experiment, variant) (abmonitor_relative_effect{suffix})"
 
-    best = f"topk by (experiment) (1, {primary_effect('abmonitor_effect')})"
-    return f"max by (experiment) ({primary_effect(f'abmonitor_effect{bound}')} and on (experiment, variant) {best})"
+    best = f"topk by (experiment) (1, {judged_effect('')})"
+    return f"max by (experiment) ({judged_effect(bound)} and on (experiment, variant) {best})"
 
 
 def overview_panel() -> JSON:
@@ -91,9 +89,9 @@ def overview_panel() -> JSON:
         "Select an experiment to compare its variants, or to read its verdict in words. State: “quiet” is an"
         " experiment without an event for an hour, “ended” one without an event for a day. If such an experiment"
         " should be “active”, look at the pipeline board first. “Verdict” is the most urgent verdict of all variants."
-        " “Control mean” is the mean of the primary metric in the control, all time. “Largest effect” is the mean of"
-        " the best variant minus that of the control, over closed students, with the bounds of its confidence"
-        " sequence. If 0 is between the bounds, wait.",
+        " “Control mean” is the mean of the primary metric in the control, all time. “Largest effect” is that of"
+        " the variant with the highest effect, as a percentage of the control's mean, over closed students, with the"
+        " bounds of its confidence sequence. If 0 is between the bounds, wait.",
         [query_target(expr, "", ref=ref, instant=True, table=True) for ref, expr in rows.items()],
         key="experiment",
         columns=headings,
@@ -104,9 +102,10 @@ def overview_panel() -> JSON:
             column_override("Alerts", ("thresholds", {"mode": "absolute", "steps": ALERT_STEPS}), colored_text),
             column_override("Verdict", ("mappings", decision.VERDICT_MAPPINGS), colored_text),
             column_override("Control mean", ("decimals", 3)),
-            column_override("Largest effect", ("decimals", 3)),
-            column_override("Lower bound", ("decimals", 3)),
-            column_override("Upper bound", ("decimals", 3)),
+            *(
+                column_override(column, ("unit", "percentunit"), ("decimals", 1))
+                for column in ("Largest effect", "Lower bound", "Upper bound")
+            ),
             column_override("Students", ("decimals", 0)),
             column_override("Time since last event", ("unit", "s"), ("decimals", 0)),
         ),
