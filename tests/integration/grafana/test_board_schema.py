@@ -13,7 +13,7 @@ from tests.support.grafana_schema import VERSIONS, faults
 
 BOARDS = build_boards()
 
-STAT = ("panels", 1)
+STAT = ("panels", 2)
 GRAPH = ("panels", 7)
 MISTAKES: dict[tuple[str | int, ...], Any] = {
     ("refreshes",): "30s",
