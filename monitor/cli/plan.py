@@ -32,7 +32,7 @@ _CRITERIA: Final = {
     "alpha": ("0.05", "a number above 0 and up to 0.25", 1e-9, 0.25),
     "treatments": ("1", "an integer from 1 to 50", 1.0, 50.0),
     "min_days": ("7", "a number from 0 to 365", 0.0, 365.0),
-    "exposure_days": ("3", "an integer from 1 to 30", 1.0, 30.0),
+    "exposure_days": ("3", "an integer from 1 to 90", 1.0, 90.0),
     "feedback_days": ("1", "a number from 0 to 365", 0.0, 365.0),
 }
 """Option → default, expectation, smallest and largest value. The configuration of an experiment has its criteria."""

@@ -10,7 +10,15 @@ from monitor.analysis import history_json
 from monitor.clock import wall_clock
 from monitor.config import Settings, parse_instant_ms
 from monitor.errors import UsageError
-from monitor.export import VERDICT_EXIT_CODES, headlines_json, print_json, render_verdicts, stdout_console
+from monitor.export import (
+    VERDICT_EXIT_CODES,
+    describe_unusual_days,
+    headlines_json,
+    print_json,
+    read_day_log,
+    render_verdicts,
+    stdout_console,
+)
 from monitor.state import open_store_reader
 
 _NO_VERDICT_EXIT_CODE: Final = 10
@@ -43,6 +51,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         summary = reader.read_summary(as_of_ms)
         experiment = summary.experiments[arguments.experiment]
         complete_history = reader.read_verdict_history(experiment)
+        day_log = read_day_log(reader, experiment, complete_history, as_of_ms)
     verdicts = {} if experiment.analysis is None else experiment.analysis.verdicts
     if arguments.variant is not None and arguments.variant not in verdicts:
         raise UsageError(f"--variant: got {arguments.variant!r}, expected one of {', '.join(verdicts) or 'none'}")
@@ -52,7 +61,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         headlines = {name: headline for name, headline in headlines_json(experiment).items() if name in history}
         print_json({**content, "headline": headlines, "history": history_json(history)})
     else:
-        stdout_console(os.environ).print(render_verdicts(experiment, history))
+        unusual_days = describe_unusual_days(day_log, experiment, settings.display.min_display_students)
+        stdout_console(os.environ).print(render_verdicts(experiment, history, unusual_days))
     if not arguments.exit_code:
         return 0
     exit_codes = [

@@ -332,7 +332,8 @@ _EXPERIMENT_METRICS: Final = (
         "abmonitor_days_to_resolve",
         "gauge",
         _VARIANT,
-        "Estimated number of days until an effect as small as the configured mde can be detected.",
+        "Estimated number of days until an effect of the configured mde would show with a probability of 50 %, "
+        "if as many students come as in the last week.",
     ),
     _EXPERIMENT_INFO,
     ExportedMetric(

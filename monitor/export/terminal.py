@@ -266,14 +266,20 @@ def _experiment_table(
     return table
 
 
-def render_verdicts(experiment: ExperimentSummary, verdict_history: VerdictHistory) -> RenderableType:
-    """Return the verdicts on the treatments of `verdict_history` with reasons, notes, numbers and history."""
+def render_verdicts(
+    experiment: ExperimentSummary, verdict_history: VerdictHistory, unusual_days: Sequence[str] = ()
+) -> RenderableType:
+    """Return the verdicts on the treatments of `verdict_history` with reasons, notes, numbers and history.
+
+    `unusual_days` are sentences on days whose means left their band; they are printed first.
+    """
     analysis = experiment.analysis
     if analysis is None:
         return Text("")
     parts: list[RenderableType] = [Text(f"{experiment.name}, {_format_as_of(analysis.as_of_ms)}", style="dim")]
     sentences = (describe_archiving(experiment), describe_closing(experiment))
     parts += [Text(sentence, style="dim") for sentence in sentences if sentence is not None]
+    parts += [Text(sentence, style="yellow") for sentence in unusual_days]
     headlines = {headline.treatment: headline for headline in describe_headlines(experiment)}
     for name, verdict in analysis.verdicts.items():
         if name in verdict_history:

@@ -407,19 +407,24 @@ def _time_domain(times: Sequence[int]) -> tuple[int, int]:
 
 
 def _value_domain(lines: Sequence[Line], references: Iterable[float]) -> tuple[float, float]:
-    """Return the range of the value axis: all values and references, and the bounds except at the start of lines."""
+    """Return the range of the value axis: all values and references, and the bounds except at the start of lines.
+
+    An axis that would begin at 0 goes below 0 if bounds at the start of lines do.
+    """
     values = list(references)
+    early_bounds: list[float] = []
     for line in lines:
         for index, point in enumerate(line.points):
             if point.value is not None:
                 values.append(point.value)
-                if line.band and index >= _UNSCALED_START * len(line.points):
-                    values += [bound for bound in (point.lower, point.upper) if bound is not None]
+                bounds = [bound for bound in (point.lower, point.upper) if bound is not None] if line.band else []
+                (values if index >= _UNSCALED_START * len(line.points) else early_bounds).extend(bounds)
     low, high = min(values), max(values)
     margin = 0.06 * (high - low)
     if not low - margin < high + margin:
         margin = 0.5 * abs(high) or 0.5
-    return (low if low == 0 else low - margin), high + margin
+    has_early_space = low == 0 and min(early_bounds, default=0.0) < 0
+    return (low - 2 * margin if has_early_space else low if low == 0 else low - margin), high + margin
 
 
 def _describe_lines(

@@ -54,7 +54,7 @@ class ExperimentRow:
     is_split_wrong: bool | None
     """Whether there is a sample ratio mismatch; None without students."""
     since_ms: int | None
-    """The configured start, or the first entry day without one; None before both are known."""
+    """The first entry day or, before any student, the configured start; None before both are known."""
     last_event_at_ms: int | None
     due_text: str | None
     """A phrase on the responses that were due, if the newest event is older than usual; otherwise None."""
@@ -155,13 +155,13 @@ def _row(experiment: ExperimentSummary, health: ServiceHealth, min_students: int
 
 
 def _start_ms(experiment: ExperimentSummary) -> int | None:
-    """Return the configured start or, without one, the start of the first entry day; None without students."""
+    """Return the start of the first entry day or, before any student, the configured start; None without either."""
     analysis = experiment.analysis
-    if experiment.starts_at_ms is not None or analysis is None:
+    if analysis is None:
         return experiment.starts_at_ms
     students_by_day = Counter[int]()
     for verdict in list(analysis.verdicts.values())[:1]:
         for phase in verdict.evidence.phases:
             students_by_day.update({counts.day: sum(counts.students.values()) for counts in phase.days})
     first_day = find_first_entry_day(students_by_day)
-    return None if first_day is None else day_calendar(analysis.day_zone).start_ms(first_day)
+    return experiment.starts_at_ms if first_day is None else day_calendar(analysis.day_zone).start_ms(first_day)

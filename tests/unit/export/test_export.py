@@ -401,8 +401,10 @@ class TestVerdicts:
     def test_a_rendered_verdict_fits_eighty_columns(self) -> None:
         """With state, reasons, guardrails and crossovers."""
         out = io.StringIO()
-        Console(file=out, width=80).print(render_verdicts(_analyzed_summary().experiments["ranker"], {"treatment": ()}))
+        experiment = _analyzed_summary().experiments["ranker"]
+        Console(file=out, width=80).print(render_verdicts(experiment, {"treatment": ()}, ["On Tuesday it fell."]))
         text = out.getvalue()
+        assert text.splitlines()[1].strip() == "On Tuesday it fell."
         assert re.search(r"^treatment – Ship: \+\d+\.\d % \(\+\d+\.\d % to \+\d+\.\d %\)$", text, re.MULTILINE)
         words = " ".join(text.split()).replace("\u202f", "")
         assert "Reason: dcg@5 is better: the whole interval is above 0." in words

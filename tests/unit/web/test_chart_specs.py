@@ -212,6 +212,17 @@ class TestTimeChart:
         spec = _drawn(time_chart_spec("wide", [Line("effect", points)], reference_lines=[ReferenceLine(-2.0, "far")]))
         parameters = _parameters(spec)
         assert -3 < parameters["low"] < -2
+
+    def test_early_bounds_below_0_are_seen_though_the_axis_does_not_follow_them(self) -> None:
+        """Cut at 0, the uncertain beginning would look as if no loss were possible."""
+        points = [
+            Point(START_MS + number * DAY_MS, 1.0, 1.0 - width, 1.0 + width)
+            for number, width in enumerate((9.0, *[0.5] * 9))
+        ]
+        parameters = _parameters(
+            _drawn(time_chart_spec("effect", [Line("effect", points)], reference_lines=[ReferenceLine(0.0)]))
+        )
+        assert -1 < parameters["low"] < 0
         assert 1 < parameters["high"] < 3
 
     @given(values=st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=5), half_width=st.floats(0, 1e9))

@@ -41,7 +41,7 @@ def _experiment(name: str, *, has_effect: bool = False) -> ExperimentSummary:
 
 OPEN = _experiment("algebra")
 DECIDED = replace(_experiment("zoo", has_effect=True), owner="Ann <a@b>", starts_at_ms=NOW_MS - 3 * DAY_MS)
-EMPTY = ExperimentSummary("empty", "control", "dcg@5", 0, {}, None, (DCG,))
+EMPTY = ExperimentSummary("empty", "control", "dcg@5", 0, {}, None, (DCG,), starts_at_ms=NOW_MS - DAY_MS)
 SUMMARY = StoreSummary(NOW_MS, {each.name: each for each in (OPEN, EMPTY, DECIDED)})
 
 
@@ -70,16 +70,14 @@ class TestRows:
         assert f'<span class="number">{headline.effect}</span>' in row
 
     def test_a_row_has_owner_and_age(self) -> None:
-        """The owner is text, not markup."""
+        """The owner is text, not markup; the age is that on the page, since the first student came."""
         row = _row("zoo", render_list(SUMMARY, NO_RECORDS, NOW_MS))
         assert "owner: Ann &lt;a@b&gt;" in row
-        assert ">3\u202fd<small>since <time" in row
+        assert re.search(r'data-label="running">1[34]\u202fd<small>since <time', row)
 
-    def test_the_age_without_a_configured_start_is_that_of_the_first_entry_day(self) -> None:
-        """A store that was filled from files has no other start."""
-        assert re.search(
-            r'data-label="running">1[34]\u202fd<small>since', _row("algebra", render_list(SUMMARY, now_ms=NOW_MS))
-        )
+    def test_the_age_before_the_first_student_is_that_of_the_configured_start(self) -> None:
+        """An experiment without traffic should have begun."""
+        assert ">24\u202fh<small>since <time" in _row("empty", render_list(SUMMARY, NO_RECORDS, NOW_MS))
 
     def test_a_start_in_the_future_is_announced(self) -> None:
         """Otherwise, an empty row would look like a defect."""
@@ -122,7 +120,7 @@ class TestFilters:
             ({}, ["zoo", "algebra", "empty"]),
             ({"sort": "name"}, ["algebra", "empty", "zoo"]),
             ({"sort": "effect"}, ["zoo", "algebra", "empty"]),
-            ({"sort": "start"}, ["zoo", "algebra", "empty"]),
+            ({"sort": "start"}, ["empty", "algebra", "zoo"]),
             ({"q": "ANN"}, ["zoo"]),
             ({"q": "e"}, ["algebra", "empty"]),
             ({"state": "ship"}, ["zoo"]),
