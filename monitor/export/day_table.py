@@ -144,35 +144,63 @@ def build_day_table(log: DayLog, experiment: ExperimentSummary, min_students: in
 
 
 def describe_unusual_days(log: DayLog, experiment: ExperimentSummary, min_students: int = 1) -> list[str]:
-    """Return a sentence for each mean out of its band, worst first, at most three; then the number of further ones.
+    """Return a sentence for each period with a mean out of its band, oldest first, and the number of further days.
 
-    Worse means in the harmful direction come first, then the larger deviations relative to the band.
+    A period is of consecutive days on the same side of the band. Of more than three periods, the worst are stated:
+    means that are worse for students come first, then the larger deviations relative to the band.
     """
     harm_sign = 1 if log.primary in experiment.lower_is_better else -1
     ranking_metrics = {metric.name for metric in experiment.metric_specs if metric.is_ranking}
     noun = "rated response" if log.primary in ranking_metrics and log.population == "rated" else "response"
-    min_count = _min_count(experiment, min_students)
-    deviations = [
-        (
-            harm_sign * _relative_deviation(variant.mean, variant.band),
-            entry,
-            name,
-        )
-        for entry in log.days
-        for name, variant in entry.variants.items()
-        if variant.left_band and variant.mean is not None and variant.band is not None and variant.count >= min_count
-    ]
-    deviations.sort(key=lambda deviation: (deviation[0] < 0, -abs(deviation[0]), deviation[1].day))
-    sentences = [
-        _describe_unusual_mean(log.primary, experiment.texts, entry, name, noun)
-        for _, entry, name in deviations[:_MAX_SENTENCES]
-    ]
-    stated_days = {entry.day for _, entry, _ in deviations[:_MAX_SENTENCES]}
-    further_days = {entry.day for _, entry, _ in deviations} - stated_days
+    periods = _find_unusual_periods(log, _min_count(experiment, min_students))
+    periods.sort(key=lambda period: (harm_sign * period.worst_deviation < 0, -abs(period.worst_deviation)))
+    stated = sorted(periods[:_MAX_SENTENCES], key=lambda period: period.days[0].day)
+    sentences = [_describe_unusual_period(log.primary, experiment.texts, period, noun) for period in stated]
+    stated_days = {entry.day for period in stated for entry in period.days}
+    further_days = {entry.day for period in periods for entry in period.days} - stated_days
     if further_days:
         verb = "was" if len(further_days) == 1 else "were"
         sentences.append(f"{format_counted(len(further_days), 'more day')} {verb} outside the usual band.")
     return sentences
+
+
+@dataclass(frozen=True, slots=True)
+class _UnusualPeriod:
+    """Consecutive days on which the mean of a variant was on the same side of its band."""
+
+    variant: str
+    days: tuple[DayEntry, ...]
+    deviations: tuple[float, ...]
+    """By day: see `_relative_deviation`."""
+
+    @property
+    def worst_deviation(self) -> float:
+        """The deviation that is farthest from 0."""
+        return max(self.deviations, key=abs)
+
+
+def _find_unusual_periods(log: DayLog, min_count: float) -> list[_UnusualPeriod]:
+    """Return the periods of all variants; days with fewer than `min_count` values are left out."""
+    periods: list[_UnusualPeriod] = []
+    newest_periods: dict[str, int] = {}
+    for entry in log.days:
+        for name, variant in entry.variants.items():
+            if not variant.left_band or variant.mean is None or variant.band is None or variant.count < min_count:
+                continue
+            deviation = _relative_deviation(variant.mean, variant.band)
+            index = newest_periods.get(name)
+            before = None if index is None else periods[index]
+            if (
+                index is not None
+                and before is not None
+                and before.days[-1].day == entry.day - 1
+                and (before.deviations[-1] < 0) == (deviation < 0)
+            ):
+                periods[index] = _UnusualPeriod(name, (*before.days, entry), (*before.deviations, deviation))
+            else:
+                newest_periods[name] = len(periods)
+                periods.append(_UnusualPeriod(name, (entry,), (deviation,)))
+    return periods
 
 
 def _relative_deviation(mean: float, band: DayBand) -> float:
@@ -185,19 +213,22 @@ def _relative_deviation(mean: float, band: DayBand) -> float:
     return (mean - band.usual) / (half_width or 1.0)
 
 
-def _describe_unusual_mean(metric: str, texts: DisplayTexts, entry: DayEntry, variant: str, noun: str) -> str:
-    """Return a sentence with the day, the mean, the usual mean and the number of responses."""
-    day = entry.variants[variant]
-    assert day.mean is not None
-    assert day.band is not None
-    mean, usual = format_changes(metric, [day.mean, day.band.usual])
-    change = _format_difference(metric, day.mean, day.band.usual)
+def _describe_unusual_period(metric: str, texts: DisplayTexts, period: _UnusualPeriod, noun: str) -> str:
+    """Return a sentence with the days, their mean, the usual mean of the first day, and the number of responses."""
+    days = [entry.variants[period.variant] for entry in period.days]
+    band = days[0].band
+    assert band is not None
+    count = sum(day.count for day in days)
+    period_mean = sum((day.mean or 0.0) * day.count for day in days) / count
+    mean, usual = format_changes(metric, [period_mean, band.usual])
+    change = _format_difference(metric, period_mean, band.usual)
     unit, label = mean_unit(metric, texts), metric_label(metric, texts)
     quantity = f"mean {label}" if label == metric else label
-    subject = f"{texts.variant_label(variant)}'s {quantity}"
+    subject = f"{texts.variant_label(period.variant)}'s {quantity}"
     instead = f"instead of the usual {usual}{unit}{f' ({change})' if change else ''}"
-    number = format_counted(day.count, noun)
-    return f"On {entry.weekday} {entry.date_text}, {subject} was {mean}{unit} {instead}, over {number}."
+    first, last = (f"{entry.weekday} {entry.date_text}" for entry in (period.days[0], period.days[-1]))
+    time = f"On {first}" if len(days) == 1 else f"From {first} to {last}"
+    return f"{time}, {subject} was {mean}{unit} {instead}, over {format_counted(count, noun)}."
 
 
 def read_days_json(reader: StoreReader, experiment: ExperimentSummary, as_of_ms: int | None) -> dict[str, Any]:

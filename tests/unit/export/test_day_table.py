@@ -91,17 +91,34 @@ def test_shares_are_stated_in_points() -> None:
     )
 
 
-def test_at_most_three_means_are_stated_worst_first_and_the_further_days_counted() -> None:
-    """A mean that was too good comes after all that were too bad."""
-    means = (1.7, 3.9, 1.5, 1.2, 1.6)
+def test_at_most_three_periods_are_stated_oldest_first_and_the_further_days_counted() -> None:
+    """The worst three are stated; a mean that was too good comes after all that were too bad."""
+    means = (1.7, 2.1, 3.9, 2.1, 1.5, 2.1, 1.2, 2.1, 1.6)
     entries = [_entry(TUESDAY + number, _variant(2.1), _variant(mean)) for number, mean in enumerate(means)]
     sentences = describe_unusual_days(_log(*entries), _experiment())
     assert [sentence.split(",")[0] for sentence in sentences[:3]] == [
-        "On Friday 27 November",
-        "On Thursday 26 November",
         "On Saturday 28 November",
+        "On Monday 30 November",
+        "On Wednesday 2 December",
     ]
     assert sentences[3:] == ["2 more days were outside the usual band."]
+
+
+def test_consecutive_days_on_the_same_side_are_one_sentence() -> None:
+    """With the mean of all their responses; a day on the other side begins another one."""
+    days = ((1.2, 3400), (1.5, 600), (2.9, 1000))
+    entries = [
+        _entry(TUESDAY + number, _variant(2.1), _variant(mean, count)) for number, (mean, count) in enumerate(days)
+    ]
+    sentences = [sentence.replace("\u202f", " ") for sentence in describe_unusual_days(_log(*entries), _experiment())]
+    assert len(sentences) == 2
+    assert sentences[0] == (
+        "From Tuesday 24 November to Wednesday 25 November, treatment's mean dcg@5 was 1.25 instead of the usual 2.10 "
+        "(−41 %), over 4 000 rated responses."
+    )
+    assert sentences[1].startswith(
+        "On Thursday 26 November, treatment's mean dcg@5 was 2.90 instead of the usual 2.10 "
+    )
 
 
 def test_rows_are_newest_first_and_the_earlier_ones_apart() -> None:
