@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import random
 import re
@@ -154,10 +155,10 @@ def test_thumbs_alone_lead_to_a_verdict_with_exact_numbers(replicas: Replicas) -
         )
     text = ab_monitor("verdict", "answers", "--config", config, environ=HASHED).stdout
     url = re.findall(r"serving url=(\S+?)/?\s", replicas.logs_of[1].read_text())[-1]
-    code, page = get(f"{url}/")
-    assert code == 200
-    for content in (text, page):
-        assert "share:thumb_up" in content
+    pages = [get(f"{url}{path}") for path in ("/", "/experiments/answers")]
+    assert [code for code, _ in pages] == [200, 200]
+    for content in (text, *(page for _, page in pages)):
+        assert "share of responses with feedback" in html.unescape(content).lower()
         assert re.search(r"\bship\b", content, re.IGNORECASE)
         assert re.search(r"\b(n?dcg|rr|cg)@\d", content, re.IGNORECASE) is None
     audit = ab_monitor("audit", "--config", config, environ=HASHED)
