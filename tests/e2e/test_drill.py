@@ -39,7 +39,7 @@ PAST_S = 46
 """The fast rule compares with the day before: 21 hours of it must have passed, the first seconds not counted."""
 PER_SECOND = 400
 """Responses: with four tenths rated, 100 effective ones per variant are there after two seconds."""
-NOT_IN_LINKS = {"datasource", "kind", "cluster", "namespace", "environment"}
+NOT_IN_LINKS = {"ab_monitor_url", "datasource", "kind", "cluster", "namespace", "environment"}
 """Variables of the board that the links of these alerts do not set: the series have no such label."""
 STRETCH_S = 30.0
 """Length of the traffic that the simulator generates at a time."""

@@ -14,6 +14,7 @@ from playwright.sync_api import expect
 from monitor.analysis.snapshots import take_snapshot
 from monitor.clock import HOUR_MS
 from monitor.config import DecaySpec
+from monitor.errors import UnknownExperiment
 from monitor.events import Feedback, Response
 from monitor.export.report_data import ReportReader, read_report_data
 from monitor.state import SnapshotLog, StoreReader
@@ -216,7 +217,7 @@ class TestReportData:
             assert (report.interim_analyses[0] is first.interim_analyses[0]) == is_same
             assert report.interim_analyses[0] == first.interim_analyses[0]
             assert report.latest_analysis is not first.latest_analysis
-        with pytest.raises(KeyError):
+        with pytest.raises(UnknownExperiment):
             reports.read("nothing")
 
     def test_the_reader_of_one_experiment_has_equal_results(self, redis_server: RedisServer) -> None:
